@@ -1,0 +1,53 @@
+"""The KV cache: rows and a length. Rolling back is setting the length."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specjax.types import Array, pytree
+
+
+@pytree
+class KVCache:
+    """Keys and values of one row, one pair of arrays a layer.
+
+    Slots at and past ``length`` hold leftovers of rejected tokens; readers
+    mask by position, so they are never seen, and the next write replaces them.
+    """
+
+    keys: tuple[Array, ...]  # L x [Hkv, S, Dh]
+    values: tuple[Array, ...]  # L x [Hkv, S, Dh]
+    length: Array  # [] int32
+
+    @property
+    def max_len(self) -> int:
+        return self.keys[0].shape[-2]
+
+
+def init_cache(*, num_layers: int, num_kv_heads: int, head_dim: int, max_len: int, dtype: Any) -> KVCache:
+    """An empty cache for one row of at most ``max_len`` tokens."""
+    shape = (num_kv_heads, max_len, head_dim)
+    return KVCache(
+        keys=tuple(jnp.zeros(shape, dtype) for _ in range(num_layers)),
+        values=tuple(jnp.zeros(shape, dtype) for _ in range(num_layers)),
+        length=jnp.zeros((), jnp.int32),
+    )
+
+
+def write(rows: Array, new: Array, start: Array) -> Array:
+    """``new`` [Hkv, T, Dh] into ``rows`` [Hkv, S, Dh] at slots start..start+T-1.
+
+    ``dynamic_update_slice`` clamps a start that does not fit and would
+    overwrite committed rows without a word: buffers carry max_gamma + 2 slack.
+    """
+    zero = jnp.zeros((), start.dtype)
+    return jax.lax.dynamic_update_slice(rows, new.astype(rows.dtype), (zero, start, zero))
+
+
+def rewind(cache: KVCache, length: Array) -> KVCache:
+    """The cache as if only the first ``length`` tokens had been fed."""
+    return dataclasses.replace(cache, length=length)

@@ -1,0 +1,1 @@
+"""Flax NNX modules and the functional LanguageModel the core sees."""

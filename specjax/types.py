@@ -1,0 +1,259 @@
+"""The contracts of specjax: what flows between target, drafter, rule and loop.
+
+Everything here is written for ONE sequence (a row); ``jax.vmap`` makes the
+batch. The letters used in shape comments, here and everywhere else:
+
+    V   vocabulary size
+    T   tokens fed in one step (one forward pass)
+    S   length of the token buffer and of every cache (static)
+    G   gamma: draft tokens per round, static per compiled bucket
+    K   stop tokens per request (padded with -1)
+    M   max_gamma: the largest gamma of a sweep; buffers have M + 2 slack
+    L   layers of a model,  D  its width,  H  heads,  Hkv  key/value heads
+
+A *round* is draft + score + accept + commit; a *step* is one forward pass.
+p is the target's law after warping (temperature, top-k, ...), q the law a
+draft token was drawn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+Params = Any  # a pytree of arrays
+DraftState = Any  # a pytree only its drafter looks into
+Noise = Any  # a pytree only its rule looks into
+
+PADDING = -1  # an id that no vocabulary holds: unused stop tokens, "no token here"
+
+# Where an emitted token came from (``Trace.origin``).
+PROMPT, ACCEPTED, RESIDUAL, BONUS = 0, 1, 2, 3
+ORIGINS = ("prompt", "accepted", "residual", "bonus")
+
+
+def pytree(cls: type) -> type:
+    """A frozen, keyword-only dataclass that jit, vmap and tree_map see as a pytree."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+
+
+@pytree
+class SamplingParams:
+    """How logits become the law that is sampled. Arrays, so changing one never recompiles."""
+
+    temperature: Array  # [] float32; below 1e-5 greedy
+    top_k: Array  # [] int32; 0 keeps all
+    top_p: Array  # [] float32 in (0, 1]; 1 keeps all
+    min_p: Array  # [] float32 in [0, 1); 0 keeps all
+
+
+@pytree
+class Request:
+    """What one row asks for. A jit argument, constant through the loop."""
+
+    key: Array  # [] typed PRNG key, from the row's seed
+    sampling: SamplingParams
+    max_new_tokens: Array  # [] int32
+    prompt_length: Array  # [] int32
+    stop_tokens: Array  # [K] int32, padded with PADDING
+    gamma: Array  # [] int32: drafts at most this many tokens a round
+
+
+@pytree
+class ModelOutput:
+    """One forward pass over T tokens."""
+
+    logits: Array  # [T, V] float32
+    cache: Any  # the cache after the T rows were written
+    features: tuple[Array, ...] = ()  # statically chosen taps, [T, D] each
+
+
+@pytree
+class Proposal:
+    """What a drafter submits to be scored.
+
+    ``probs`` is the law each token was ACTUALLY drawn from, float32, after
+    warping; None states that the drafter is deterministic (q is one-hot), so
+    that no [G, V] array is made. Entries at and past ``num_drafted`` are
+    ignored, whatever they hold.
+    """
+
+    tokens: Array  # [G] int32
+    probs: Array | None  # [G, V] float32
+    num_drafted: Array  # [] int32 in 0..G
+
+
+@pytree
+class Verdict:
+    """What a rule decided about a proposal."""
+
+    num_accepted: Array  # [] int32 in 0..num_drafted
+    next_token: Array  # [] int32: residual after a rejection, bonus after full acceptance
+
+
+@pytree
+class Outcome:
+    """What a round did to one row, as a drafter needs to know it."""
+
+    old_length: Array  # [] int32
+    num_emitted: Array  # [] int32; 0 for a frozen row
+    emitted: Array  # [G+1] int32; valid up to num_emitted
+    features: tuple[Array, ...] = ()  # taps of the emitted path, [G+1, D] each
+
+
+@pytree
+class Statistics:
+    """Counters of one row, counted only in rounds that began while it was live."""
+
+    rounds: Array  # [] int32; also the row's random-number clock
+    rounds_by_bucket: Array  # [number of buckets] int32: the gamma the batch ran
+    rounds_by_drafted: Array  # [M+1] int32: rounds by num_drafted
+    tested: Array  # [M] int32 by position; min(num_accepted + 1, num_drafted) each round
+    accepted: Array  # [M] int32 by position
+    overlap: Array  # [M] float32: sum of min(p, q) over tested positions
+    cut: Array  # [] int32: tokens of the last block removed by a stop
+
+
+@pytree
+class Trace:
+    """For each slot of the token buffer, enough to draw Fig. 1 of Leviathan et al."""
+
+    origin: Array  # [S] int8: PROMPT, ACCEPTED, RESIDUAL or BONUS
+    rejected: Array  # [S] int32: the draft token rejected there, else PADDING
+    round: Array  # [S] int32: the round that emitted it, PADDING for the prompt
+
+
+@pytree
+class DecodeState:
+    """One row between two rounds. Invariant: target_cache.length == length - 1."""
+
+    # Evolving state
+    tokens: Array  # [S] int32: prompt and emitted tokens
+    length: Array  # [] int32: how many of them are committed
+    done: Array  # [] bool
+    target_cache: Any
+    draft_state: DraftState
+    want: Array  # [] int32: the row's next draft length
+    # Reported
+    statistics: Statistics
+    trace: Trace
+
+
+# warp(logits [T, V], sampling) -> probs [T, V]: the one function for p and q.
+Warp = Callable[[Array, SamplingParams], Array]
+# draw(noise of one position, probs [V]) -> token []
+Draw = Callable[[Noise, Array], Array]
+
+
+class Rule(Protocol):
+    """How drafts are accepted: one frozen dataclass per file of ``acceptance/``.
+
+    Independent and coupled sampling differ in this object alone.
+    """
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the output law is the target's for every drafter."""
+        ...
+
+    def noise(
+        self, key: Array, round: Array, length: Array, gamma: int, vocab_size: int
+    ) -> tuple[Noise, Noise]:
+        """(draft noise, leaves [G, ...]; accept noise) of one row's round."""
+        ...
+
+    def draw(self, noise: Noise, probs: Array) -> Array:
+        """One token from ``probs`` [V] with the noise of one position."""
+        ...
+
+    def accept(self, noise: Noise, proposal: Proposal, target_probs: Array) -> Verdict:
+        """Judges G drafts against ``target_probs`` [G+1, V]."""
+        ...
+
+
+class Drafter(Protocol):
+    """Who drafts: one frozen, keyword-only dataclass per file of ``drafters/``; jit-static.
+
+    ``params`` is the pair (target params, draft params). Shapes of the state
+    depend on ``max_gamma`` and ``max_len``, never on the gamma of a bucket.
+    """
+
+    def init(
+        self,
+        params: tuple[Params, Params],
+        prompt: Array,  # [P] int32, right-padded
+        length: Array,  # [] int32: the prompt's own length
+        max_len: int,
+        max_gamma: int,
+        features: tuple[Array, ...],  # taps of the prompt, [P, D] each
+    ) -> tuple[DraftState, Array]:
+        """(state, available): ``available`` [] int32 = how many tokens it could draft next."""
+        ...
+
+    def propose(
+        self,
+        params: tuple[Params, Params],
+        state: DraftState,
+        tokens: Array,  # [S] int32
+        length: Array,  # [] int32
+        gamma: int,
+        num_wanted: Array,  # [] int32
+        noise: Noise,  # leaves [G, ...]
+        draw: Draw,
+        warp: Callable[[Array], Array],  # the request's own warp: logits [T, V] -> probs
+    ) -> tuple[Proposal, DraftState]: ...
+
+    def commit(
+        self, params: tuple[Params, Params], state: DraftState, tokens: Array, outcome: Outcome
+    ) -> tuple[DraftState, Array]:
+        """(state, available) after the round; a frozen row (num_emitted 0) is left as it was."""
+        ...
+
+
+def make_request(
+    *,
+    prompt_length: Any,
+    max_new_tokens: Any,
+    seed: Any,
+    temperature: Any = 0.0,
+    top_k: Any = 0,
+    top_p: Any = 1.0,
+    min_p: Any = 0.0,
+    stop_tokens: Any = (),
+    gamma: Any = 2**30,
+) -> Request:
+    """A batch of requests; the one constructor, so that every dtype is explicit.
+
+    Each argument is a scalar shared by the batch or one value per row;
+    ``prompt_length`` [B] gives the batch size. ``stop_tokens`` is one list of
+    ids for all rows, or [B, K] padded with PADDING.
+
+    >>> request = make_request(prompt_length=[3, 5], max_new_tokens=8, seed=[0, 1], temperature=1)
+    >>> request.sampling.temperature.dtype, request.stop_tokens.shape
+    (dtype('float32'), (2, 1))
+    """
+    lengths = jnp.asarray(prompt_length, jnp.int32)
+    batch = lengths.shape
+
+    def row(value: Any, dtype: Any) -> Array:
+        return jnp.broadcast_to(jnp.asarray(value, dtype), batch)
+
+    stops = jnp.asarray(stop_tokens if jnp.size(jnp.asarray(stop_tokens)) else [PADDING], jnp.int32)
+    return Request(
+        key=jax.vmap(jax.random.key)(row(seed, jnp.uint32)),
+        sampling=SamplingParams(
+            temperature=row(temperature, jnp.float32),
+            top_k=row(top_k, jnp.int32),
+            top_p=row(top_p, jnp.float32),
+            min_p=row(min_p, jnp.float32),
+        ),
+        max_new_tokens=row(max_new_tokens, jnp.int32),
+        prompt_length=lengths,
+        stop_tokens=jnp.broadcast_to(stops, (*batch, stops.shape[-1])),
+        gamma=row(gamma, jnp.int32),
+    )
