@@ -1,0 +1,50 @@
+"""Coupled sampling: draft and target share their Gumbel noise (after Daliri et al. 2024, 2408.07978)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from specjax.acceptance import chain
+from specjax.types import Array, Proposal, Verdict
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Coupled:
+    """Accepts a draft while it equals the target's own draw; emits the target's draws.
+
+    The noise is fixed by (row seed, absolute position). So each emitted token
+    is what plain decoding draws with the same seed: the output equals it token
+    for token, for every drafter, gamma and schedule. Lossless for each seed,
+    not only in law.
+
+    The price: a draft from q is accepted with probability
+    sum_v 1 / sum_u max(p_u / p_v, q_u / q_v) >= (1 - TV) / (1 + TV), where the
+    independent rule reaches sum min(p, q) = 1 - TV, and V Gumbel values a
+    position in place of one uniform.
+    """
+
+    @property
+    def lossless(self) -> bool:
+        return True
+
+    def noise(self, key: Array, round: Array, length: Array, gamma: int, vocab_size: int):
+        """Gumbel noise of positions length..length+G: ([G, V] for drafts, [G+1, V] for the target)."""
+        del round
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, length + jnp.arange(gamma + 1))
+        gumbel = jax.vmap(lambda k: jax.random.gumbel(k, (vocab_size,)))(keys)
+        return gumbel[:gamma], gumbel
+
+    def draw(self, noise: Array, probs: Array) -> Array:
+        """Gumbel-max: ``noise`` [V], ``probs`` [V]."""
+        return jnp.argmax(jnp.log(probs) + noise).astype(jnp.int32)
+
+    def accept(self, noise: Array, proposal: Proposal, target_probs: Array) -> Verdict:
+        """Compares G drafts with the target's draws from ``target_probs`` [G+1, V]; q plays no part."""
+        gamma = proposal.tokens.shape[0]
+        own = jax.vmap(self.draw)(noise, target_probs)
+        equal = (own[:gamma] == proposal.tokens) & chain.is_live(proposal)
+        n = jnp.sum(jnp.cumprod(equal), dtype=jnp.int32)
+        return Verdict(num_accepted=n, next_token=own[n])

@@ -1,0 +1,48 @@
+"""Errors a user can act on, raised before anything is compiled."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from specjax.decoding.program import Program
+from specjax.types import Array, Request
+
+
+def check_batch(program: Program, prompts: Array, request: Request) -> None:
+    """Refuses prompts that do not fit; silent under a trace, where values are not known.
+
+    Raises:
+      ValueError: says which row, which model, and by how much.
+    """
+    if isinstance(request.prompt_length, jax.core.Tracer):
+        return
+    lengths = np.asarray(request.prompt_length)
+    if prompts.ndim != 2 or prompts.shape[0] != lengths.shape[0]:
+        raise ValueError(f"prompts must be [B, P] with B = {lengths.shape[0]} requests, got {prompts.shape}")
+    if (row := _first(lengths < 1)) is not None:
+        raise ValueError(f"prompt {row} is empty: a prompt needs at least one token")
+    if (row := _first(lengths > prompts.shape[1])) is not None:
+        raise ValueError(f"prompt {row} claims {lengths[row]} tokens, its row holds {prompts.shape[1]}")
+    if prompts.shape[1] + program.max_gamma + 2 > program.max_len:
+        raise ValueError(
+            f"prompts of {prompts.shape[1]} slots and max_gamma {program.max_gamma} + 2 of slack "
+            f"exceed the buffer of {program.max_len}"
+        )
+    context = program.target.context
+    if (row := _first(lengths > context)) is not None:
+        raise ValueError(
+            f"prompt {row} has {lengths[row]} tokens, {lengths[row] - context} more than "
+            f"the target's context of {context}"
+        )
+    needed = np.minimum(lengths + np.asarray(request.max_new_tokens), context)
+    if (row := _first(needed > program.capacity)) is not None:
+        raise ValueError(
+            f"prompt {row} and its new tokens need {needed[row]} slots, the buffer of {program.max_len} "
+            f"holds {program.capacity}: use buffer_length()"
+        )
+
+
+def _first(mask: np.ndarray) -> int | None:
+    """Index of the first True."""
+    return int(np.argmax(mask)) if mask.any() else None

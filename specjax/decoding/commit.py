@@ -1,0 +1,151 @@
+"""The end of a round: cut at a stop, write, roll back what was rejected, count."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from specjax import cache as kv
+from specjax.acceptance import chain
+from specjax.decoding.program import Program
+from specjax.types import (
+    ACCEPTED,
+    BONUS,
+    PADDING,
+    RESIDUAL,
+    Array,
+    DecodeState,
+    DraftState,
+    ModelOutput,
+    Outcome,
+    Params,
+    Proposal,
+    Request,
+    Statistics,
+    Trace,
+    Verdict,
+)
+
+
+def commit(
+    program: Program,
+    params: tuple[Params, Params],
+    bucket: int,
+    request: Request,
+    state: DecodeState,
+    draft_state: DraftState,
+    proposal: Proposal,
+    output: ModelOutput,
+    target_probs: Array,
+    verdict: Verdict,
+) -> DecodeState:
+    """The state after a round. A finished row comes back unchanged but for dead cache slots."""
+    gamma = proposal.tokens.shape[0]
+    emitted = jnp.append(proposal.tokens, 0).at[verdict.num_accepted].set(verdict.next_token)
+    num_emitted, stopped = _cut(program, request, state, emitted, verdict)
+    length = state.length + num_emitted
+    tokens = _write(state.tokens, emitted, state.length, num_emitted)
+
+    draft_state, available = _commit_draft(
+        program,
+        params,
+        draft_state,
+        tokens,
+        Outcome(
+            old_length=state.length, num_emitted=num_emitted, emitted=emitted, features=output.features
+        ),
+    )
+    return DecodeState(
+        tokens=tokens,
+        length=length,
+        done=state.done | stopped,
+        target_cache=kv.rewind(output.cache, length - 1),
+        draft_state=draft_state,
+        want=next_want(program, request, available),
+        statistics=_count(
+            state.statistics, ~state.done, bucket, num_emitted, proposal, verdict,
+            chain.overlap(proposal, target_probs[:gamma]),
+        ),
+        trace=_trace(state, num_emitted, proposal, verdict),
+    )
+
+
+def next_want(program: Program, request: Request, available: Array) -> Array:
+    """How many tokens the row would draft next: its own gamma, the bucket's, and what the drafter has."""
+    return jnp.minimum(jnp.minimum(request.gamma, program.gammas[-1]), available).astype(jnp.int32)
+
+
+def _cut(
+    program: Program, request: Request, state: DecodeState, emitted: Array, verdict: Verdict
+) -> tuple[Array, Array]:
+    """(num_emitted, stopped): ends at the first stop token or the limit; nothing is drawn anew."""
+    index = jnp.arange(emitted.shape[0])
+    is_stop = (emitted[:, None] == request.stop_tokens[None, :]).any(axis=1)
+    is_stop &= index <= verdict.num_accepted
+    upto_stop = jnp.where(is_stop.any(), jnp.argmax(is_stop) + 1, verdict.num_accepted + 1)
+    room = row_limit(program, request) - state.length
+    num_emitted = jnp.where(state.done, 0, jnp.minimum(upto_stop, room)).astype(jnp.int32)
+    stopped = (num_emitted >= room) | (is_stop.any() & (num_emitted == upto_stop))
+    return num_emitted, stopped
+
+
+def row_limit(program: Program, request: Request) -> Array:
+    """[]: the length at which a row is done."""
+    return jnp.minimum(request.prompt_length + request.max_new_tokens, program.capacity)
+
+
+def _write(buffer: Array, new: Array, start: Array, count: Array) -> Array:
+    """The first ``count`` of ``new`` into ``buffer`` [S] at ``start``; other slots keep what they hold."""
+    old = jax.lax.dynamic_slice(buffer, (start,), new.shape)
+    new = jnp.where(jnp.arange(new.shape[0]) < count, new.astype(buffer.dtype), old)
+    return jax.lax.dynamic_update_slice(buffer, new, (start,))
+
+
+def _commit_draft(program, params, draft_state, tokens, outcome) -> tuple[DraftState, Array]:
+    if program.drafter is None:
+        return draft_state, jnp.int32(0)
+    return program.drafter.commit(params, draft_state, tokens, outcome)
+
+
+def _count(
+    old: Statistics,
+    live: Array,
+    bucket: int,
+    num_emitted: Array,
+    proposal: Proposal,
+    verdict: Verdict,
+    overlap: Array,
+) -> Statistics:
+    """Counts a live row's round; the verdict is counted whole even when a stop cut its tokens."""
+    gamma = proposal.tokens.shape[0]
+    one = live.astype(jnp.int32)
+    tested = jnp.arange(gamma) < jnp.minimum(verdict.num_accepted + 1, proposal.num_drafted)
+    accepted = jnp.arange(gamma) < verdict.num_accepted
+    return dataclasses.replace(
+        old,
+        rounds=old.rounds + one,
+        rounds_by_bucket=old.rounds_by_bucket.at[bucket].add(one),
+        rounds_by_drafted=old.rounds_by_drafted.at[proposal.num_drafted].add(one),
+        tested=old.tested.at[:gamma].add(tested * one),
+        accepted=old.accepted.at[:gamma].add(accepted * one),
+        overlap=old.overlap.at[:gamma].add(jnp.where(tested & live, overlap, 0.0)),
+        cut=old.cut + one * (verdict.num_accepted + 1 - num_emitted),
+    )
+
+
+def _trace(state: DecodeState, num_emitted: Array, proposal: Proposal, verdict: Verdict) -> Trace:
+    index = jnp.arange(proposal.tokens.shape[0] + 1)
+    n = verdict.num_accepted
+    last = jnp.where(n < proposal.num_drafted, RESIDUAL, BONUS)
+    origin = jnp.where(index < n, ACCEPTED, last)
+    refused = (index == n) & (n < proposal.num_drafted)
+    rejected = jnp.where(refused, jnp.append(proposal.tokens, 0), PADDING)
+    rounds = jnp.broadcast_to(state.statistics.rounds, index.shape)
+    write = lambda buffer, new: _write(buffer, new, state.length, num_emitted)
+    return Trace(
+        origin=write(state.trace.origin, origin),
+        rejected=write(state.trace.rejected, rejected),
+        round=write(state.trace.round, rounds),
+    )

@@ -1,0 +1,153 @@
+"""Rounds until every row is done: on the device in one loop, or streamed from Python.
+
+    state = generate(program, params, prompts, request)
+    state.tokens[b, : state.length[b]]        # prompt and output of row b
+
+``generate`` is ``prefill`` and then ``decode``, a batch-level while_loop over
+the vmapped round; ``stream`` drives the same round from Python and gives the
+same tokens. Both are lossless if the program's rule is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import cache as kv
+from specjax import sampling
+from specjax.decoding.checks import check_batch
+from specjax.decoding.commit import next_want, row_limit
+from specjax.decoding.program import Program
+from specjax.decoding.round import decode_round
+from specjax.types import PADDING, PROMPT, Array, DecodeState, Params, Request, Statistics, Trace
+
+
+def generate(program: Program, params: tuple[Params, Params], prompts: Array, request: Request) -> DecodeState:
+    """Decodes a batch to its end.
+
+    Args:
+      program: what to run; static.
+      params: (target params, draft params).
+      prompts: [B, P] int32, right-padded; row b holds ``request.prompt_length[b]`` tokens.
+      request: from :func:`specjax.types.make_request`.
+
+    Returns:
+      The final state, arrays [B, ...]. Tokens past a row's length are 0.
+
+    Raises:
+      ValueError: an empty prompt, one beyond the context, or a buffer too short.
+    """
+    return decode_donated(program, params, request, prefill(program, params, prompts, request))
+
+
+def prefill(program: Program, params: tuple[Params, Params], prompts: Array, request: Request) -> DecodeState:
+    """The state before the first round: prompts fed, nothing emitted; one compilation per P.
+
+    Its last prompt token is pending, as after any round, so the first round
+    is like all others and the first token is judged like all others.
+    """
+    check_batch(program, prompts, request)
+    return _prefill(program, params, jnp.asarray(prompts, jnp.int32), request)
+
+
+def stream(
+    program: Program, params: tuple[Params, Params], prompts: Array, request: Request
+) -> Iterator[list[np.ndarray]]:
+    """Yields after each round the new token ids of every row (empty once it is done).
+
+    The generator's return value is the final state.
+    """
+    state = prefill(program, params, prompts, request)
+    lengths = np.asarray(state.length)
+    while not np.all(state.done):
+        wanted = np.max(np.where(state.done, 0, state.want))
+        gamma = next(gamma for gamma in program.gammas if gamma >= wanted)
+        state = _round_donated(program, gamma, params, request, state)
+        tokens, old, lengths = np.asarray(state.tokens), lengths, np.asarray(state.length)
+        yield [row[start:end] for row, start, end in zip(tokens, old, lengths, strict=True)]
+    return state
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _prefill(program: Program, params: tuple[Params, Params], prompts: Array, request: Request) -> DecodeState:
+    return jax.vmap(functools.partial(_prefill_row, program, params))(prompts, request)
+
+
+def _prefill_row(
+    program: Program, params: tuple[Params, Params], prompt: Array, request: Request
+) -> DecodeState:
+    size, length = program.max_len, request.prompt_length
+    real = jnp.arange(prompt.shape[0]) < length
+    prompt = jnp.where(real, prompt, 0)
+    output = program.target.apply(params[0], prompt, program.target.init_cache(size))
+    draft_state, available = (), jnp.int32(0)
+    if program.drafter is not None:
+        draft_state, available = program.drafter.init(
+            params, prompt, length, size, program.max_gamma, output.features
+        )
+    return DecodeState(
+        tokens=jnp.zeros((size,), jnp.int32).at[: prompt.shape[0]].set(prompt),
+        length=length,
+        done=length >= row_limit(program, request),
+        target_cache=kv.rewind(output.cache, length - 1),
+        draft_state=draft_state,
+        want=next_want(program, request, available),
+        statistics=_no_statistics(len(program.gammas), program.max_gamma),
+        trace=Trace(
+            origin=jnp.full((size,), PROMPT, jnp.int8),
+            rejected=jnp.full((size,), PADDING, jnp.int32),
+            round=jnp.full((size,), PADDING, jnp.int32),
+        ),
+    )
+
+
+def _no_statistics(num_buckets: int, max_gamma: int) -> Statistics:
+    zeros = lambda *shape: jnp.zeros(shape, jnp.int32)
+    return Statistics(
+        rounds=zeros(),
+        rounds_by_bucket=zeros(num_buckets),
+        rounds_by_drafted=zeros(max_gamma + 1),
+        tested=zeros(max_gamma),
+        accepted=zeros(max_gamma),
+        overlap=jnp.zeros((max_gamma,), jnp.float32),
+        cut=zeros(),
+    )
+
+
+def _batch_round(
+    program: Program, gamma: int, params: tuple[Params, Params], request: Request, state: DecodeState
+) -> DecodeState:
+    active = sampling.active_filters(request.sampling)
+    return jax.vmap(functools.partial(decode_round, program, params, active, gamma))(request, state)
+
+
+def _decode(
+    program: Program, params: tuple[Params, Params], request: Request, state: DecodeState
+) -> DecodeState:
+    gammas = jnp.asarray(program.gammas)
+    live = lambda state: jnp.any(~state.done)
+    bucket = lambda state: jnp.searchsorted(gammas, jnp.max(jnp.where(state.done, 0, state.want)))
+
+    def one_pass(state: DecodeState) -> DecodeState:
+        # One loop per bucket: a switch over the state would copy every cache twice a round.
+        for index, gamma in enumerate(program.gammas):
+            state = jax.lax.while_loop(
+                lambda state, index=index: live(state) & (bucket(state) == index),
+                functools.partial(_batch_round, program, gamma, params, request),
+                state,
+            )
+        return state
+
+    return jax.lax.while_loop(live, one_pass, state)
+
+
+# Compiled once per Program and batch; temperatures, seeds, stops and prompts are arrays.
+decode = functools.partial(jax.jit, static_argnums=0)(_decode)
+decode.__doc__ = """``decode(program, params, request, state)``: runs every row to its end, on the device."""
+# For a state nobody else holds: its caches are updated in place from the start.
+decode_donated = functools.partial(jax.jit, static_argnums=0, donate_argnums=3)(_decode)
+_round_donated = functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)(_batch_round)

@@ -1,0 +1,52 @@
+"""The static description of one compiled decode program."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from specjax.models.language_model import LanguageModel
+from specjax.types import Drafter, Rule
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program:
+    """Who drafts for whom, by which rule, how far ahead, in which buffers; jit-static.
+
+    One compilation of the decode loop belongs to one Program and batch size.
+    Without a drafter every round emits one token: plain decoding.
+
+    Raises:
+      ValueError: a gamma is negative, repeated, out of order or above ``max_gamma``.
+    """
+
+    target: LanguageModel
+    rule: Rule
+    max_len: int  # S: prompt, output and max_gamma + 2 slack
+    drafter: Drafter | None = None
+    gammas: tuple[int, ...] = (0,)  # buckets, ascending; the batch runs the smallest that covers its wants
+    max_gamma: int = 0  # M: the largest gamma of a sweep, so that its programs share their buffers
+
+    def __post_init__(self) -> None:
+        if not self.gammas or list(self.gammas) != sorted(set(self.gammas)) or self.gammas[0] < 0:
+            raise ValueError(f"gammas must be ascending, distinct and >= 0, got {self.gammas}")
+        if self.gammas[-1] > self.max_gamma:
+            raise ValueError(f"gamma {self.gammas[-1]} exceeds max_gamma {self.max_gamma}")
+        if self.drafter is None and self.gammas != (0,):
+            raise ValueError(f"without a drafter the only gamma is 0, got {self.gammas}")
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens a row may hold: the target's context, or the buffer less its slack."""
+        return min(self.target.context, self.max_len - self.max_gamma - 2)
+
+
+def buffer_length(prompt_length: int, max_new_tokens: int, max_gamma: int) -> int:
+    """S for a prompt of ``prompt_length`` and ``max_new_tokens`` of output.
+
+    A round writes gamma + 1 rows and a drafter may read 2 past the end, and
+    ``dynamic_update_slice`` clamps silently: hence max_gamma + 2 slack.
+
+    >>> buffer_length(100, 28, 7)
+    137
+    """
+    return prompt_length + max_new_tokens + max_gamma + 2
