@@ -1,0 +1,1 @@
+"""What the papers predict (theory), what a run measured (metrics, intervals), and how it is shown."""
