@@ -1,0 +1,1 @@
+"""Drafters: one drafter, one file; what they have in common is ``types.Drafter``."""

@@ -1,0 +1,168 @@
+"""An independent draft model: Leviathan et al. 2023 (2211.17192), M_q of Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from specjax import cache as kv
+from specjax import sampling
+from specjax.models.language_model import LanguageModel
+from specjax.types import (
+    Array,
+    Draw,
+    Noise,
+    Outcome,
+    Params,
+    Proposal,
+    SamplingParams,
+    pytree,
+)
+
+
+@pytree
+class ModelDraftState:
+    """The draft model's own cache, and the length to go back to.
+
+    Between rounds the tokens it has not ingested, length - cache.length, are
+    1 or 2: after full acceptance neither the last draft nor the bonus token
+    was ever fed.
+    """
+
+    cache: kv.KVCache  # or any cache with a ``length`` that rewinds by it
+    before: Array  # [] int32: cache.length when the round began
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelDrafter:
+    """Drafts with a smaller language model, one step a token.
+
+    Lossless under every lossless rule: each token is drawn from the very
+    array that is reported. ``params`` is (target params, draft params); with
+    the target as ``model`` and its params twice this is the oracle, of which
+    every draft is accepted.
+    """
+
+    model: LanguageModel
+    # The target's vocabulary, where it differs from the draft model's: q has zeros for what only
+    # the target knows, and an id the target does not know is never drafted.
+    vocab_size: int | None = None
+    # Ids at and past this one are padding of the draft model's output and never drafted.
+    num_ids: int | None = None
+    # None: the request's own warp. A number replaces all its sampling parameters for the draft;
+    # 0.0 drafts the argmax, a deterministic proposal that reports no probabilities.
+    temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "num_ids"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise ValueError(f"ModelDrafter.{name} must be at least 1, got {size!r}")
+        if self.temperature is not None and not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(
+                f"ModelDrafter.temperature must be None or a number >= 0, got {self.temperature!r}"
+            )
+
+    @property
+    def _greedy(self) -> bool:
+        return self.temperature is not None and self.temperature < sampling.GREEDY_BELOW
+
+    def init(
+        self,
+        params: tuple[Params, Params],
+        prompt: Array,
+        length: Array,
+        max_len: int,
+        max_gamma: int,
+        features: tuple[Array, ...],
+    ) -> tuple[ModelDraftState, Array]:
+        """Feeds ``prompt`` [P]; the last of its ``length`` tokens is left for the first round."""
+        output = self.model.apply(params[1], prompt, self.model.init_cache(max_len))
+        state = ModelDraftState(cache=kv.rewind(output.cache, length - 1), before=length - 1)
+        return state, self._room(length)
+
+    def propose(
+        self,
+        params: tuple[Params, Params],
+        state: ModelDraftState,
+        tokens: Array,
+        length: Array,
+        gamma: int,
+        num_wanted: Array,
+        noise: Noise,
+        draw: Draw,
+        warp: Callable[[Array], Array],
+    ) -> tuple[Proposal, ModelDraftState]:
+        """G tokens after ``tokens[:length]``; one two-token step and G - 1 single ones.
+
+        gamma 0 ingests the pending tokens all the same, so that the cache
+        never falls more than two behind.
+        """
+        pending = jax.lax.dynamic_slice(tokens, (state.cache.length,), (2,))
+        output = self.model.apply(params[1], pending, state.cache)
+        logits = output.logits[length - state.cache.length - 1]
+        # With one token pending the second row was fed a leftover: forget it.
+        cache = kv.rewind(output.cache, length)
+
+        def pick(logits: Array, noise: Noise) -> tuple[Array, Array | None]:
+            """(token [], q [V]) from logits of the draft model."""
+            logits = self._over_target_vocabulary(logits)
+            if self._greedy:
+                return jnp.argmax(logits).astype(jnp.int32), None
+            q = self._law(logits, warp)
+            return draw(noise, q), q
+
+        def step(carry: tuple[kv.KVCache, Array], noise: Noise):
+            cache, token = carry
+            output = self.model.apply(params[1], token[None], cache)
+            token, q = pick(output.logits[0], noise)
+            return (output.cache, token), (token, q)
+
+        drafts = jnp.zeros((0,), jnp.int32)
+        probs = None if self._greedy else jnp.zeros((0, self._vocab_size), jnp.float32)
+        if gamma > 0:
+            first = pick(logits, jax.tree.map(lambda x: x[0], noise))
+            rest = jax.tree.map(lambda x: x[1:], noise)
+            (cache, _), later = jax.lax.scan(step, (cache, first[0]), rest, length=gamma - 1)
+            drafts, probs = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, later)
+        num_drafted = jnp.minimum(jnp.minimum(num_wanted, gamma), self._room(length))
+        proposal = Proposal(tokens=drafts, probs=probs, num_drafted=num_drafted)
+        return proposal, ModelDraftState(cache=cache, before=state.cache.length)
+
+    def commit(
+        self, params: tuple[Params, Params], state: ModelDraftState, tokens: Array, outcome: Outcome
+    ) -> tuple[ModelDraftState, Array]:
+        """Forgets the rejected tail by its length alone; a frozen row forgets the whole round."""
+        length = outcome.old_length + outcome.num_emitted
+        kept = jnp.minimum(state.cache.length, length - 1)
+        ingested = jnp.where(outcome.num_emitted > 0, kept, state.before)
+        return ModelDraftState(cache=kv.rewind(state.cache, ingested), before=ingested), self._room(length)
+
+    @property
+    def _vocab_size(self) -> int:
+        return self.vocab_size or self.model.vocab_size
+
+    def _room(self, length: Array) -> Array:
+        """[] int32: drafts that still fit into the draft model's context."""
+        return jnp.maximum(self.model.context - length, 0).astype(jnp.int32)
+
+    def _over_target_vocabulary(self, logits: Array) -> Array:
+        """[Vq] -> [V]: -inf, that is q = 0, for every id the two models do not share."""
+        num_ids = min(self.num_ids or logits.shape[0], logits.shape[0], self._vocab_size)
+        return jnp.pad(logits[:num_ids], (0, self._vocab_size - num_ids), constant_values=-jnp.inf)
+
+    def _law(self, logits: Array, warp: Callable[[Array], Array]) -> Array:
+        """q [V] float32 from ``logits`` [V]: the request's warp, or the drafter's own temperature."""
+        if self.temperature is None:
+            return warp(logits[None])[0]
+        own = SamplingParams(
+            temperature=jnp.float32(self.temperature),
+            top_k=jnp.int32(0),
+            top_p=jnp.float32(1),
+            min_p=jnp.float32(0),
+        )
+        return sampling.warp(logits[None], own)[0]
