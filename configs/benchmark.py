@@ -1,0 +1,31 @@
+"""The long form, for figures: every drafter and rule, 1,000 tokens and more in each cell.
+
+COMMAND  python -m experiments.sweep --config=configs/benchmark.py --workdir=runs/benchmark
+COST     about an hour on 2 CPU cores; killed at any moment, the same command continues
+"""
+
+from __future__ import annotations
+
+from ml_collections import config_dict
+
+from configs import base
+
+
+def get_config(variant: str = "") -> config_dict.ConfigDict:
+    config = base.sweep()
+    config.drafters = ("none", "draft", "draft-small", "prompt_lookup", "bigram", "unigram")
+    config.rules = ("rejection", "block", "coupled")
+    config.gammas = (1, 2, 3, 5, 7, 11)
+    config.temperatures = (0.0, 0.6, 1.0)
+    config.num_prompts = 16
+    config.max_new_tokens = 96
+    config.cost_repeats = 15
+    if base.variant(variant, "smoke"):
+        config.drafters = ("none", "draft", "bigram")
+        config.rules = ("rejection", "block")
+        config.gammas = (3,)
+        config.temperatures = (1.0,)
+        config.num_prompts = 2
+        config.max_new_tokens = 16
+        config.cost_repeats = 2
+    return config

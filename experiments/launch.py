@@ -1,0 +1,82 @@
+"""The command line: a config file, dotted overrides, and errors in one or two lines.
+
+--config=configs/quickstart.py:smoke --config.gammas=3,7 --config.prompts=my.jsonl
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import re
+import sys
+from typing import NoReturn
+
+from absl import flags
+from ml_collections import config_flags
+from ml_collections.config_flags import tuple_parser
+
+from experiments.settings import SweepSettings, nearest
+
+
+class CommaTuple(tuple_parser.TupleParser):
+    """``3,7`` and ``draft,./my/folder`` as well as Python literals."""
+
+    def parse(self, argument):
+        """A tuple; numbers become numbers, anything else stays a string.
+
+        >>> CommaTuple().parse("3,7"), CommaTuple().parse("draft,runs/x"), CommaTuple().parse("(0, 0.6)")
+        ((3, 7), ('draft', 'runs/x'), (0, 0.6))
+        """
+        if not isinstance(argument, str):
+            return super().parse(argument)
+        elements = argument.strip().strip("()[]").split(",")
+        return tuple(_number_or_text(element.strip().strip("'\"")) for element in elements if element.strip())
+
+
+def _number_or_text(text: str) -> int | float | str:
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def define_config(default: str | None = None) -> flags.FlagHolder:
+    """The --config flag of a sweep-shaped main; its keys are those of ``SweepSettings``."""
+    config_flags.register_flag_parser_for_type(tuple, CommaTuple())
+    return config_flags.DEFINE_config_file("config", default, "configs/FILE.py[:variant]", lock_config=True)
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """For ``app.run(main, flags_parser=parse_flags)``: absl's parsing with errors a reader can act on."""
+    try:
+        check_override_names(argv)
+        return flags.FLAGS(argv)
+    except (flags.Error, AttributeError, KeyError, ValueError, OSError) as error:
+        fail(last_line(error))
+
+
+def check_override_names(argv: Sequence[str]) -> None:
+    """ValueError for ``--config.KEY`` with a KEY that no sweep has; offers the nearest."""
+    known = [field.name for field in dataclasses.fields(SweepSettings)]
+    for argument in argv:
+        match = re.match(r"--?(?:no)?config\.([^=]+)", argument)
+        if match and match.group(1) not in known:
+            raise ValueError(f"--config.{match.group(1)}: no such key; {nearest(match.group(1), known)}")
+
+
+def last_line(error: BaseException) -> str:
+    """What went wrong, without the traceback text that ml_collections puts into its messages."""
+    text = str(error.args[0]) if isinstance(error, KeyError | AttributeError) and error.args else str(error)
+    lines = [line.strip() for line in text.replace("\\n", "\n").splitlines() if line.strip()]
+    for line in lines:
+        if "does not exist and cannot be added" in line:  # an unknown key set by a config file
+            return " ".join(lines).strip("'\"")
+    return lines[-1] if lines else type(error).__name__
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the program as a command line does: the message alone, exit status 2."""
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,171 @@
+"""What a sweep is: one typed, validated, hashable object.
+
+``SweepSettings`` holds the defaults that every file in ``configs/`` starts
+from (``configs/base.py``), and is the only place where a config is checked.
+Every complaint is a ``ValueError`` that names the key, the value and the
+nearest valid one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import numbers
+from typing import Any
+
+AXES = ("targets", "drafters", "rules", "gammas", "temperatures")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepSettings:
+    """Axes (tuples, multiplied out) and the settings all cells share."""
+
+    # Axes
+    targets: tuple[str, ...] = ("target",)  # names of experiments.models.TARGETS, or folders
+    drafters: tuple[str, ...] = ("none", "draft")  # names of experiments.models.DRAFTERS, or folders
+    rules: tuple[str, ...] = ("rejection",)  # names of experiments.models.RULES
+    gammas: tuple[int, ...] = (3,)  # draft tokens per round
+    temperatures: tuple[float, ...] = (0.0,)  # below 1e-5 greedy
+    # Sampling, the same for target and drafter
+    top_k: int = 0  # 0 keeps all
+    top_p: float = 1.0  # 1 keeps all
+    min_p: float = 0.0  # 0 keeps all
+    lenience: float = 1.0  # of the rejection rule; anything but 1 is lossy
+    seed: int = 0
+    # Prompts
+    prompts: str = "stdlib"  # held-out modules of the standard library, or a JSONL file
+    num_prompts: int = 12  # the first so many; 0 takes all
+    max_prompt_tokens: int = 64  # of a stdlib prompt; prompts of a file are never cut
+    max_new_tokens: int = 64
+    stop_at_eos: bool = True  # at the target folder's eos_token_id
+    # Execution
+    batch_size: int = 1
+    repeats: int = 1  # decodes of each prompt, with seeds of their own
+    cost_repeats: int = 9  # repeats of each device loop that measures c, d and v
+    dtype: str = "float32"  # of weights, activations and caches
+    mesh: tuple[int, ...] = (1, 1)  # devices on the axes ("data", "model")
+
+    def __post_init__(self) -> None:
+        for key, value in _normalised(self).items():
+            object.__setattr__(self, key, value)
+
+
+def from_config(config: Mapping[str, Any]) -> SweepSettings:
+    """The settings in a ConfigDict or dict; an unknown key is an error that offers the nearest name.
+
+    >>> from_config({"gammas": (3, 7), "temperatures": (0, 0.0, 1)}).temperatures
+    (0.0, 1.0)
+    >>> from_config({"gama": (3,)})
+    Traceback (most recent call last):
+        ...
+    ValueError: config.gama: no such key; nearest is 'gammas'
+    """
+    known = [field.name for field in dataclasses.fields(SweepSettings)]
+    for key in config:
+        if key not in known:
+            raise ValueError(f"config.{key}: no such key; {nearest(key, known)}")
+    return SweepSettings(**dict(config))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: the closest known name, or all of them.
+
+    >>> nearest("rejecton", ["rejection", "block"])
+    "nearest is 'rejection'"
+    """
+    known = list(known)
+    # Drop separators first: max-new-tokens and maxNewTokens should find max_new_tokens.
+    folded = {each.replace("_", "").lower(): each for each in known}
+    close = difflib.get_close_matches(name.replace("_", "").replace("-", "").lower(), folded, n=1, cutoff=0.5)
+    return f"nearest is {folded[close[0]]!r}" if close else f"known are {', '.join(known)}"
+
+
+def fingerprint(value: Any) -> str:
+    """A short stable hash of anything JSON can hold; key order does not matter."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def shared(settings: SweepSettings) -> dict[str, Any]:
+    """The settings that every cell of a workdir has in common: all but the axes."""
+    return {key: value for key, value in dataclasses.asdict(settings).items() if key not in AXES}
+
+
+def _normalised(s: SweepSettings) -> dict[str, Any]:
+    """Every field, checked and in its one canonical form."""
+    counts = {"max_new_tokens": 1, "batch_size": 1, "repeats": 1, "cost_repeats": 1, "max_prompt_tokens": 1}
+    values = {
+        "gammas": _each("gammas", s.gammas, lambda key, g: _whole(key, g, minimum=0)),
+        "temperatures": _each("temperatures", s.temperatures, _temperature),
+        "top_k": _whole("top_k", s.top_k, minimum=0),
+        "top_p": _real("top_p", s.top_p, lambda p: 0 < p <= 1, "in (0, 1]; 1 keeps all"),
+        "min_p": _real("min_p", s.min_p, lambda p: 0 <= p < 1, "in [0, 1); 0 keeps all"),
+        "lenience": _real("lenience", s.lenience, lambda x: 0 < x < math.inf, "above 0; 1 is lossless"),
+        "seed": _whole("seed", s.seed, minimum=0),
+        "num_prompts": _whole("num_prompts", s.num_prompts, minimum=0),
+        "stop_at_eos": bool(s.stop_at_eos),
+        "mesh": tuple(_whole("mesh", n, minimum=1) for n in _tuple("mesh", s.mesh)),
+        "dtype": one_of("dtype", s.dtype, ("float32", "bfloat16", "float16")),
+        "prompts": str(s.prompts),
+    }
+    values |= {key: _whole(key, getattr(s, key), minimum=low) for key, low in counts.items()}
+    values |= {key: _each(key, getattr(s, key), _name) for key in ("targets", "drafters", "rules")}
+    if len(values["mesh"]) != 2:
+        raise ValueError(f"config.mesh: {s.mesh} has {len(values['mesh'])} axes; it takes two, data,model")
+    return values
+
+
+def one_of(key: str, value: str, known: Iterable[str]) -> str:
+    """``value`` if it is known, else an error with the nearest name."""
+    known = list(known)
+    if value not in known:
+        raise ValueError(f"config.{key}: unknown {value!r}; {nearest(str(value), known)}")
+    return value
+
+
+def _tuple(key: str, value: Any) -> tuple:
+    if not isinstance(value, tuple | list):
+        raise ValueError(f"config.{key}: {value!r} is not a list; write --config.{key}=A,B or ({value!r},)")
+    return tuple(value)
+
+
+def _each(key: str, value: Any, check: Any) -> tuple:
+    """Each element checked, duplicates dropped (0 and 0.0 are one cell), order kept."""
+    elements = tuple(dict.fromkeys(check(key, element) for element in _tuple(key, value)))
+    if not elements:
+        raise ValueError(f"config.{key}: empty; a sweep needs at least one value on each axis")
+    return elements
+
+
+def _name(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"config.{key}: {value!r} is not a name")
+    return value
+
+
+def _whole(key: str, value: Any, *, minimum: int) -> int:
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value != int(value):
+        hint = f"; nearest are {math.floor(value)} and {math.ceil(value)}" if _finite(value) else ""
+        raise ValueError(f"config.{key}: {value!r} is not a whole number{hint}")
+    if value < minimum:
+        raise ValueError(f"config.{key}: {value!r} is below {minimum}, the smallest valid value")
+    return int(value)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _real(key: str, value: Any, valid: Any, words: str) -> float:
+    if not _finite(value) or not valid(value):
+        raise ValueError(f"config.{key}: {value!r} must be a number {words}")
+    return float(value) + 0.0  # -0.0 is 0.0
+
+
+def _temperature(key: str, value: Any) -> float:
+    return _real(key, value, lambda t: t >= 0, "at least 0; 0 is greedy")

@@ -1,0 +1,97 @@
+"""Prompt sets: JSONL files of prompts, checked line by line.
+
+One JSON object a line, with ``prompt`` (a string) or ``turns`` (a list of
+strings, of which the first is decoded: later turns need an answer and a chat
+template between them), and optionally ``id`` and ``category``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+from etils import epath
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """One text to continue."""
+
+    id: str
+    text: str
+    category: str = ""
+
+
+def read_jsonl(path: str) -> tuple[Prompt, ...]:
+    """The prompts of a file, in its order; blank lines are skipped.
+
+    Raises ValueError when the file is missing, holds no prompt, or when a line
+    is malformed (the message names it).
+    """
+    file = epath.Path(path)
+    if not file.exists():
+        raise ValueError(f"prompts: no file {path}")
+    if file.is_dir():
+        raise ValueError(f"prompts: {path} is a folder, not a JSONL file")
+    prompts = []
+    for number, line in enumerate(_lines(file, path), start=1):
+        if line.strip():
+            prompts.append(_parse(line, where=f"{path} line {number}", default_id=str(number - 1)))
+    if not prompts:
+        raise ValueError(f"prompts: {path} holds no prompt")
+    return tuple(prompts)
+
+
+def content_hash(prompts: Sequence[Prompt]) -> str:
+    """A short hash of the texts in order; ids and categories do not change it."""
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        digest.update(prompt.text.encode() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def common_category(prompts: Sequence[Prompt]) -> str:
+    """The category all prompts share, else "mixed".
+
+    >>> common_category([Prompt(id=kind, text="x", category=kind) for kind in ("code", "math")])
+    'mixed'
+    """
+    categories = {prompt.category for prompt in prompts}
+    return categories.pop() if len(categories) == 1 else "mixed"
+
+
+def _lines(file: epath.Path, path: str) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"prompts: {path} is not UTF-8 text ({error.reason} at byte {error.start})"
+        ) from None
+
+
+def _parse(line: str, where: str, default_id: str) -> Prompt:
+    try:
+        fields: Any = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"prompts: {where}: not JSON ({error.msg} at column {error.colno})") from None
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"prompts: {where}: expected an object with 'prompt' or 'turns', got {type(fields).__name__}"
+        )
+    if "prompt" in fields:
+        text = fields["prompt"]
+    elif "turns" in fields:
+        turns = fields["turns"]
+        if not isinstance(turns, list) or not turns:
+            raise ValueError(f"prompts: {where}: 'turns' must be a list of at least one string")
+        text = turns[0]
+    else:
+        raise ValueError(f"prompts: {where}: no 'prompt' or 'turns' (fields: {', '.join(fields) or 'none'})")
+    if not isinstance(text, str):
+        raise ValueError(f"prompts: {where}: the prompt must be a string, got {type(text).__name__}")
+    if not text:
+        raise ValueError(f"prompts: {where}: the prompt is empty; it needs at least one token")
+    return Prompt(id=str(fields.get("id", default_id)), text=text, category=str(fields.get("category", "")))
