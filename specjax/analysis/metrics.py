@@ -1,0 +1,231 @@
+"""Each metric, defined once, from per-prompt records. Every rate is a ratio of sums.
+
+Functions take ``Totals`` (sums over records, any leading dimensions, so that a
+bootstrap is one call) and return float64 arrays with NaN where a metric is
+undefined (no draft was tested, say). ``summarize`` turns them into the fields
+of a results line, where undefined is None.
+
+alpha has three estimators. For the block and coupled rules ``alpha_accept``
+and ``alpha_tau`` are rates of those rules, not Leviathan's alpha (the chance
+of the token-level rule); ``alpha_overlap`` is that alpha for every rule,
+weighted by the positions that were tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specjax.analysis import theory
+from specjax.analysis.intervals import Interval, bootstrap
+from specjax.analysis.records import Costs, PromptRecord
+from specjax.analysis.totals import CostRatios, Totals, by_unit, cost_ratios, pool, resample
+
+Float = NDArray[np.float64]
+
+
+def _ratio(numerator: Float, denominator: Float) -> Float:
+    """numerator / denominator; NaN, silently, where nothing was counted."""
+    denominator = np.asarray(denominator, np.float64)
+    return numerator / np.where(denominator > 0, denominator, np.nan)
+
+
+# --- acceptance ---------------------------------------------------------------------
+
+
+def alpha_accept(totals: Totals) -> Float:
+    """Accepted over tested draft tokens. A draft behind a rejection was never tested."""
+    return _ratio(totals.accepted.sum(-1), totals.tested.sum(-1))
+
+
+def alpha_overlap(totals: Totals) -> Float:
+    """Mean of beta = sum min(p, q) over tested positions (Leviathan et al. 2023, Corollary 3.6)."""
+    return _ratio(totals.overlap.sum(-1), totals.tested.sum(-1))
+
+
+def alpha_tau(totals: Totals) -> Float:
+    """The alpha with which rounds of these draft lengths emit the measured tokens (Equation 1 inverted)."""
+    return theory.alpha_from_tokens(totals.num_tokens + totals.cut, totals.rounds_by_drafted)
+
+
+def acceptance_by_position(totals: Totals) -> Float:
+    """c_k [..., M]: acceptance of draft position k among the rounds that tested it."""
+    return _ratio(totals.accepted, totals.tested)
+
+
+# --- tokens of a round ----------------------------------------------------------------
+
+
+def tau(totals: Totals) -> Float:
+    """Tokens a round emits, bonus or residual included.
+
+    Tokens of a last block that a stop cut are counted: leaving them out biases tau low.
+    """
+    return _ratio(totals.num_tokens + totals.cut, totals.rounds)
+
+
+def mean_drafted(totals: Totals) -> Float:
+    """Draft tokens submitted a round."""
+    return _ratio(totals.rounds_by_drafted @ np.arange(totals.rounds_by_drafted.shape[-1]), totals.rounds)
+
+
+def tau_expected(totals: Totals) -> Float:
+    """Mean over rounds of (1 - a^(g+1)) / (1 - a), g = tokens drafted, a = alpha_overlap (Equation 1)."""
+    drafted = np.arange(totals.rounds_by_drafted.shape[-1])
+    alpha = np.nan_to_num(alpha_overlap(totals))  # nothing drafted: any alpha gives 1
+    tokens = theory.expected_tokens(alpha[..., None], drafted)
+    return _ratio((totals.rounds_by_drafted * tokens).sum(-1), totals.rounds)
+
+
+# --- speed ------------------------------------------------------------------------------
+
+
+def tokens_per_second(totals: Totals) -> Float:
+    """Emitted tokens per second of decoding; prefill and compilation excluded."""
+    return _ratio(totals.num_tokens, totals.seconds)
+
+
+def baseline_tokens_per_second(totals: Totals) -> Float:
+    """The same for plain decoding of the same prompts in the same process."""
+    return _ratio(totals.baseline_tokens, totals.baseline_seconds)
+
+
+def speedup(totals: Totals) -> Float:
+    """Measured: tokens per second over plain decoding's."""
+    return _ratio(tokens_per_second(totals), baseline_tokens_per_second(totals))
+
+
+def speedup_leviathan(totals: Totals, ratios: CostRatios) -> Float:
+    """Predicted by Theorem 3.8: tau_expected / (g c + 1), g = mean draft tokens a round. Supposes v = 1."""
+    drafted = mean_drafted(totals)
+    return tau_expected(totals) / (np.where(drafted == 0, 0.0, drafted * ratios.c) + 1)
+
+
+def speedup_cost_model(totals: Totals, ratios: CostRatios, *, batch_size: int = 1) -> Float:
+    """Predicted by measured costs: tau over the mean over rounds of d(steps run) + v(bucket + 1).
+
+    A row that drafts 2 tokens in bucket 7 pays v(8). Its draft loop runs as
+    long as the longest row of the batch wants: its own count at batch size 1,
+    up to the bucket in a larger batch.
+
+    What no per-round model sees: a measured speedup lacks the tokens that a
+    stop cut from each last block, a share of cut / (tokens + cut); and in a
+    batch, rows that finished early while the longest goes on.
+    """
+    return tau(totals) / round_cost(totals, ratios, batch_size=batch_size)
+
+
+def round_cost(totals: Totals, ratios: CostRatios, *, batch_size: int = 1) -> Float:
+    """Mean time of a round in one-token target steps; tau must exceed it (``theory.break_even_tau``)."""
+    scoring = (totals.rounds_by_bucket * ratios.v_bucket).sum(-1)
+    if batch_size == 1:
+        drafting = (totals.rounds_by_drafted * ratios.d).sum(-1)
+    else:
+        drafting = (totals.rounds_by_bucket * ratios.d_bucket).sum(-1)
+    return _ratio(drafting + scoring, totals.rounds)
+
+
+# --- a results line -----------------------------------------------------------------------
+
+MEASURED = {
+    "alpha_accept": alpha_accept,
+    "alpha_overlap": alpha_overlap,
+    "alpha_tau": alpha_tau,
+    "tau": tau,
+    "tau_expected": tau_expected,
+    "tokens_per_second": tokens_per_second,
+    "baseline_tokens_per_second": baseline_tokens_per_second,
+    "speedup": speedup,
+}
+
+
+def summarize(
+    records: Sequence[PromptRecord], costs: Costs | None = None, *, batch_size: int = 1, seed: int = 0
+) -> dict[str, Any]:
+    """The measured and predicted fields of one results line.
+
+    Every estimate has a twin ``NAME_ci`` = [low, high], 95 %: bootstrap over
+    prompts (over batches at batch size above 1) and, where costs enter, over
+    their repeats (``intervals``). None where undefined or, for costs and
+    predictions, where no costs were measured.
+
+    Args:
+      records: all decodes of the cell, repeats included.
+      costs: of the cell's own models, batch size and buffer length.
+      batch_size: of the run.
+      seed: of the bootstrap.
+
+    Raises:
+      ValueError: no records, records of different programs, or a cost that the rounds need is missing.
+    """
+    units, totals = by_unit(records), pool(records)
+    gamma = records[0].buckets[-1]
+    line: dict[str, Any] = {
+        "num_prompts": len({record.prompt for record in records}),
+        "num_tokens": int(totals.num_tokens),
+        "num_rounds": int(totals.rounds),
+        "tested_by_position": totals.tested[:gamma].astype(int).tolist(),
+        "accepted_by_position": totals.accepted[:gamma].astype(int).tolist(),
+        "prefill_seconds": float(totals.prefill_seconds),
+    }
+    line |= _measured(units, costs, records[0].buckets, batch_size, seed)
+    return line | _costs(costs, gamma, seed)
+
+
+def _measured(
+    units: Totals, costs: Costs | None, buckets: tuple[int, ...], batch_size: int, seed: int
+) -> dict[str, Any]:
+    """Everything that varies over prompts, all from the same resamples."""
+    names = [*MEASURED, "speedup_leviathan", "speedup_cost_model"]
+
+    def estimate(index: NDArray, repeats: NDArray) -> Float:
+        sums = resample(units, index)
+        rows = [metric(sums) for metric in MEASURED.values()]
+        if costs is None:
+            rows += [np.nan, np.nan]
+        else:
+            ratios = cost_ratios(costs, units, repeats, buckets)
+            rows += [speedup_leviathan(sums, ratios), speedup_cost_model(sums, ratios, batch_size=batch_size)]
+        rows += list(np.moveaxis(acceptance_by_position(sums), -1, 0))
+        return np.stack(np.broadcast_arrays(*rows))
+
+    sizes = (len(units.rounds), costs.num_repeats if costs else 1)
+    points = estimate(*(np.arange(n) for n in sizes))
+    intervals = bootstrap(estimate, sizes, seed=seed)
+    line = _fields(names, points, intervals)
+    by_position = slice(len(names), len(names) + buckets[-1])
+    line["acceptance_by_position"] = [_number(value) for value in points[by_position]]
+    line["acceptance_by_position_ci"] = [_limits(interval) for interval in intervals[by_position]]
+    return line
+
+
+def _costs(costs: Costs | None, gamma: int, seed: int) -> dict[str, Any]:
+    """c, d(gamma) and v(gamma + 1), over repeats."""
+    names = ["draft_cost_ratio", "proposal_cost_ratio", "verify_cost_ratio"]
+    if costs is None:
+        return _fields(names, [np.nan] * 3, [None] * 3)
+    repeats = np.stack([costs.draft_ratio(gamma), costs.proposal_ratio(gamma), costs.verify_ratio(gamma + 1)])
+    estimate = lambda index: np.median(repeats[:, index], axis=-1)
+    sizes = (costs.num_repeats,)
+    return _fields(names, estimate(np.arange(costs.num_repeats)), bootstrap(estimate, sizes, seed=seed))
+
+
+def _fields(
+    names: Sequence[str], values: Sequence[float] | Float, intervals: Sequence[Interval | None]
+) -> dict[str, Any]:
+    """NAME and NAME_ci of each estimate, as JSON holds them."""
+    line: dict[str, Any] = {}
+    for name, value, interval in zip(names, values, intervals):
+        line[name], line[f"{name}_ci"] = _number(value), _limits(interval)
+    return line
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _limits(interval: Interval | None) -> list[float] | None:
+    return [interval.low, interval.high] if interval else None

@@ -1,0 +1,156 @@
+"""A decode as coloured text, one line per target pass: Fig. 1 of Leviathan et al. 2023.
+
+``from_state`` reads a finished row; ``to_text`` colours it for the terminal;
+the HTML report draws the same lines through its template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+
+import numpy as np
+from rich.text import Text
+
+from specjax.types import ORIGINS, PADDING, PROMPT, Array
+from specjax.types import Trace as TokenOrigins
+
+REJECTED = "rejected"
+KINDS = (*ORIGINS, REJECTED)
+
+# What each colour says, in the words of every legend.
+MEANING = {
+    "prompt": "prompt",
+    "accepted": "draft token, accepted",
+    "rejected": "draft token, rejected",
+    "residual": "target's token after a rejection",
+    "bonus": "target's token after full acceptance",
+}
+TERMINAL_STYLE = {
+    "prompt": "dim",
+    "accepted": "green",
+    "rejected": "red strike",
+    "residual": "bold blue",
+    "bonus": "bold magenta",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Consecutive tokens of one kind."""
+
+    text: str
+    kind: str  # one of KINDS
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown kind {self.kind!r}; known are {', '.join(KINDS)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceLine:
+    """What one target pass did; the prompt is a line of its own, number 0."""
+
+    number: int  # of the pass, from 1
+    pieces: tuple[Piece, ...]
+    num_emitted: int
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeTrace:
+    """A decode of one prompt."""
+
+    title: str
+    lines: tuple[TraceLine, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(line.num_emitted for line in self.lines)
+
+    @property
+    def num_passes(self) -> int:
+        return sum(line.number > 0 for line in self.lines)
+
+    @property
+    def summary(self) -> str:
+        return f"{self.num_tokens} tokens in {self.num_passes} target passes"
+
+
+def from_arrays(
+    tokens: Array,
+    length: int | Array,
+    origins: TokenOrigins,
+    token_text: Callable[[int], str],
+    *,
+    title: str = "",
+) -> DecodeTrace:
+    """The lines of one row.
+
+    Args:
+      tokens: [S] int32, the row's ``DecodeState.tokens``.
+      length: how many of them are committed.
+      origins: the row's ``DecodeState.trace``.
+      token_text: the text of one token id.
+      title: shown above the lines.
+
+    >>> import types
+    >>> origins = types.SimpleNamespace(origin=[0, 1, 2], rejected=[-1, -1, 4], round=[-1, 0, 0])
+    >>> trace = from_arrays([1, 2, 3], 3, origins, "abcde".__getitem__)
+    >>> [(piece.text, piece.kind) for piece in trace.lines[1].pieces]
+    [('c', 'accepted'), ('e', 'rejected'), ('d', 'residual')]
+    >>> trace.summary
+    '2 tokens in 1 target passes'
+    """
+    ids, kinds = np.asarray(tokens), np.asarray(origins.origin)
+    rejected, rounds = np.asarray(origins.rejected), np.asarray(origins.round)
+    prompt: list[Piece] = []
+    by_round: dict[int, list[Piece]] = {}
+    emitted: dict[int, int] = {}
+    for slot in range(int(length)):
+        if kinds[slot] == PROMPT:
+            prompt.append(Piece(token_text(int(ids[slot])), "prompt"))
+            continue
+        number = int(rounds[slot]) + 1
+        pieces = by_round.setdefault(number, [])
+        if rejected[slot] != PADDING:
+            pieces.append(Piece(token_text(int(rejected[slot])), REJECTED))
+        pieces.append(Piece(token_text(int(ids[slot])), ORIGINS[int(kinds[slot])]))
+        emitted[number] = emitted.get(number, 0) + 1
+    lines = [TraceLine(0, _joined(prompt), 0)] if prompt else []
+    lines += [TraceLine(number, _joined(by_round[number]), emitted[number]) for number in sorted(by_round)]
+    return DecodeTrace(title, tuple(lines))
+
+
+def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
+    """Neighbours of one kind as one piece."""
+    merged: list[Piece] = []
+    for piece in pieces:
+        if merged and merged[-1].kind == piece.kind:
+            merged[-1] = Piece(merged[-1].text + piece.text, piece.kind)
+        else:
+            merged.append(piece)
+    return tuple(merged)
+
+
+def visible(text: str) -> str:
+    """``text`` on one line: line ends and tabs as signs, since a pass may emit several."""
+    return text.replace("\r\n", "↵").replace("\n", "↵").replace("\r", "↵").replace("\t", "⇥")
+
+
+def to_text(trace: DecodeTrace) -> Text:
+    """For the terminal: the prompt as it reads, then one numbered, coloured line per target pass."""
+    text = Text()
+    if trace.title:
+        text.append(f"{trace.title}\n", style="bold")
+    for line in trace.lines:
+        if line.number:
+            text.append(f"{line.number:4d} ", style="dim")
+            text.append(f"+{line.num_emitted:<3d} ", style="dim")
+        for piece in line.pieces:
+            shown = visible(piece.text) if line.number else piece.text
+            text.append(shown, style=TERMINAL_STYLE[piece.kind])
+        text.append("\n")
+    text.append(trace.summary, style="bold").append("   ")
+    for kind in KINDS[1:]:
+        text.append(MEANING[kind], style=TERMINAL_STYLE[kind]).append("   ")
+    return text
