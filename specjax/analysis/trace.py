@@ -1,13 +1,14 @@
 """A decode as coloured text, one line per target pass: Fig. 1 of Leviathan et al. 2023.
 
-``from_state`` reads a finished row; ``to_text`` colours it for the terminal;
+``from_arrays`` reads a finished row; ``to_text`` colours it for the terminal;
 the HTML report draws the same lines through its template.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
+from typing import Any
 
 import numpy as np
 from rich.text import Text
@@ -37,7 +38,7 @@ TERMINAL_STYLE = {
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Consecutive tokens of one kind."""
+    """One token, or the prompt as a whole."""
 
     text: str
     kind: str  # one of KINDS
@@ -53,7 +54,10 @@ class TraceLine:
 
     number: int  # of the pass, from 1
     pieces: tuple[Piece, ...]
-    num_emitted: int
+
+    @property
+    def num_emitted(self) -> int:
+        return sum(piece.kind not in ("prompt", REJECTED) for piece in self.pieces)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +78,18 @@ class DecodeTrace:
     @property
     def summary(self) -> str:
         return f"{self.num_tokens} tokens in {self.num_passes} target passes"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; ``from_dict`` reads it back."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> DecodeTrace:
+        lines = (
+            TraceLine(line["number"], tuple(Piece(**piece) for piece in line["pieces"]))
+            for line in values["lines"]
+        )
+        return cls(values["title"], tuple(lines))
 
 
 def from_arrays(
@@ -103,33 +119,20 @@ def from_arrays(
     """
     ids, kinds = np.asarray(tokens), np.asarray(origins.origin)
     rejected, rounds = np.asarray(origins.rejected), np.asarray(origins.round)
-    prompt: list[Piece] = []
+    prompt: list[str] = []
     by_round: dict[int, list[Piece]] = {}
-    emitted: dict[int, int] = {}
     for slot in range(int(length)):
+        token = token_text(int(ids[slot]))
         if kinds[slot] == PROMPT:
-            prompt.append(Piece(token_text(int(ids[slot])), "prompt"))
+            prompt.append(token)
             continue
-        number = int(rounds[slot]) + 1
-        pieces = by_round.setdefault(number, [])
+        pieces = by_round.setdefault(int(rounds[slot]) + 1, [])
         if rejected[slot] != PADDING:
             pieces.append(Piece(token_text(int(rejected[slot])), REJECTED))
-        pieces.append(Piece(token_text(int(ids[slot])), ORIGINS[int(kinds[slot])]))
-        emitted[number] = emitted.get(number, 0) + 1
-    lines = [TraceLine(0, _joined(prompt), 0)] if prompt else []
-    lines += [TraceLine(number, _joined(by_round[number]), emitted[number]) for number in sorted(by_round)]
+        pieces.append(Piece(token, ORIGINS[int(kinds[slot])]))
+    lines = [TraceLine(0, (Piece("".join(prompt), "prompt"),))] if prompt else []
+    lines += [TraceLine(number, tuple(by_round[number])) for number in sorted(by_round)]
     return DecodeTrace(title, tuple(lines))
-
-
-def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
-    """Neighbours of one kind as one piece."""
-    merged: list[Piece] = []
-    for piece in pieces:
-        if merged and merged[-1].kind == piece.kind:
-            merged[-1] = Piece(merged[-1].text + piece.text, piece.kind)
-        else:
-            merged.append(piece)
-    return tuple(merged)
 
 
 def visible(text: str) -> str:
