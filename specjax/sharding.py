@@ -17,8 +17,8 @@ import logging
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from specjax.types import Array, DecodeState, Params, Request
 
@@ -54,11 +54,13 @@ class AxisRules:
     """Logical axis of an array -> axis of the mesh that splits it; None keeps it whole.
 
     Another layout is another mapping: the model's code names logical axes only.
+    The vocabulary stays whole by default: split, each step of the bisections
+    and sums that sampling makes over it would wait for the other devices.
 
     >>> AxisRules().spec(("mlp", "embed"))
-    PartitionSpec('model', None)
+    P('model', None)
     >>> AxisRules(mlp=None, embed="data").spec(("mlp", "embed"))
-    PartitionSpec(None, 'data')
+    P(None, 'data')
     """
 
     heads: str | None = MODEL
@@ -97,7 +99,7 @@ def place_params(params: Params, axes: Any, rules: AxisRules, mesh: Mesh, head_d
       ValueError: a mesh axis that does not exist or is used twice by one
         array, or a size that does not divide over another axis than "model".
     """
-    whole: dict[tuple[str, int], int] = collections.Counter()
+    whole: collections.Counter[tuple[str, int]] = collections.Counter()
 
     def place(path: tuple[Any, ...], leaf: Array, names: tuple[str, ...]) -> Array:
         where = jax.tree_util.keystr(path)
