@@ -119,13 +119,8 @@ def place_params(params: Params, axes: Any, rules: AxisRules, mesh: Mesh, head_d
 
     placed = jax.tree_util.tree_map_with_path(place, params, axes)
     for (name, units), count in whole.items():
-        logger.warning(
-            "%s of size %d does not divide over %s: replicated in %d arrays",
-            name,
-            units,
-            _describe(mesh),
-            count,
-        )
+        message = "%s of size %d does not divide over %r of %s: replicated in %d arrays"
+        logger.warning(message, name, units, MODEL, _describe(mesh), count)
     return placed
 
 

@@ -5,7 +5,8 @@
 
 ``generate`` is ``prefill`` and then ``decode``, a batch-level while_loop over
 the vmapped round; ``stream`` drives the same round from Python and gives the
-same tokens. Both are lossless if the program's rule is.
+same tokens. Both are lossless if the program's rule is. Params placed on a mesh
+(:mod:`specjax.sharding`) carry the batch with them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import cache as kv
-from specjax import sampling
+from specjax import sampling, sharding
 from specjax.decoding.checks import check_batch
 from specjax.decoding.commit import next_want, row_limit
 from specjax.decoding.program import Program
@@ -26,12 +27,14 @@ from specjax.decoding.round import decode_round
 from specjax.types import PADDING, PROMPT, Array, DecodeState, Params, Request, Statistics, Trace
 
 
-def generate(program: Program, params: tuple[Params, Params], prompts: Array, request: Request) -> DecodeState:
+def generate(
+    program: Program, params: tuple[Params, Params], prompts: Array, request: Request
+) -> DecodeState:
     """Decodes a batch to its end.
 
     Args:
       program: what to run; static.
-      params: (target params, draft params).
+      params: (target params, draft params), on one device or on one mesh.
       prompts: [B, P] int32, right-padded; row b holds ``request.prompt_length[b]`` tokens.
       request: from :func:`specjax.types.make_request`.
 
@@ -41,16 +44,24 @@ def generate(program: Program, params: tuple[Params, Params], prompts: Array, re
     Raises:
       ValueError: an empty prompt, one beyond the context, or a buffer too short.
     """
-    return decode_donated(program, params, request, prefill(program, params, prompts, request))
+    check_batch(program, prompts, request)
+    batch = prompts.shape[0]
+    prompts, request = sharding.place_batch(prompts, request, sharding.mesh_of(params))
+    state = decode_donated(program, params, request, prefill(program, params, prompts, request))
+    return sharding.drop_padding(state, batch)
 
 
 def prefill(program: Program, params: tuple[Params, Params], prompts: Array, request: Request) -> DecodeState:
     """The state before the first round: prompts fed, nothing emitted; one compilation per P.
 
     Its last prompt token is pending, as after any round, so the first round
-    is like all others and the first token is judged like all others.
+    is like all others and the first token is judged like all others. On a mesh
+    the batch must divide over "data": :func:`specjax.sharding.place_batch` pads it.
     """
     check_batch(program, prompts, request)
+    mesh = sharding.mesh_of(params)
+    sharding.check_divides(prompts.shape[0], mesh)
+    prompts, request = sharding.place_batch(prompts, request, mesh)
     return _prefill(program, params, jnp.asarray(prompts, jnp.int32), request)
 
 
@@ -61,6 +72,9 @@ def stream(
 
     The generator's return value is the final state.
     """
+    check_batch(program, prompts, request)
+    batch = prompts.shape[0]
+    prompts, request = sharding.place_batch(prompts, request, sharding.mesh_of(params))
     state = prefill(program, params, prompts, request)
     lengths = np.asarray(state.length)
     while not np.all(state.done):
@@ -68,12 +82,14 @@ def stream(
         gamma = next(gamma for gamma in program.gammas if gamma >= wanted)
         state = _round_donated(program, gamma, params, request, state)
         tokens, old, lengths = np.asarray(state.tokens), lengths, np.asarray(state.length)
-        yield [row[start:end] for row, start, end in zip(tokens, old, lengths, strict=True)]
-    return state
+        yield [row[start:end] for row, start, end in zip(tokens, old, lengths, strict=True)][:batch]
+    return sharding.drop_padding(state, batch)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _prefill(program: Program, params: tuple[Params, Params], prompts: Array, request: Request) -> DecodeState:
+def _prefill(
+    program: Program, params: tuple[Params, Params], prompts: Array, request: Request
+) -> DecodeState:
     return jax.vmap(functools.partial(_prefill_row, program, params))(prompts, request)
 
 
