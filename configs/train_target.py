@@ -13,6 +13,13 @@ def get_config() -> ConfigDict:
         {
             # A folder to distil from; empty to learn the text itself (and train the tokenizer).
             "teacher": "",
+            # Rows of a teacher's own text that join the training windows; a target has no teacher.
+            "self_generated": {
+                "rows": 0,
+                "prompt_length": 48,
+                "temperatures": (0.0, 0.6, 1.0),
+                "batch_size": 64,
+            },
             "export": "",  # where the Hugging Face folder goes; empty: WORKDIR/export
             "model": {
                 "vocab_size": 4096,

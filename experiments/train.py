@@ -7,13 +7,16 @@ A second call with the same workdir resumes from the newest checkpoint.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+from typing import Any
 
 from absl import app, flags, logging
 from etils import epath
 import jax
 from ml_collections import config_flags
+import numpy as np
 import rich.console
 import rich.progress
 
@@ -22,12 +25,13 @@ from specjax.data.corpora import standard_library
 from specjax.data.tokenizers import load_tokenizer, train_tokenizer
 from specjax.models import huggingface
 from specjax.models.language_model import from_config
-from specjax.training.checkpoints import claim_workdir
-from specjax.training.loop import Progress, Teacher, evaluate, train
+from specjax.training.checkpoints import TrainState, claim_workdir
+from specjax.training.loop import Progress, Teacher, Text, evaluate, train
+from specjax.training.self_generated import sample_rows
 from specjax.training.windows import evaluation_batches, token_stream
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/train_*.py.", lock_config=True)
-WORKDIR = flags.DEFINE_string("workdir", None, "Holds config.json, metrics.jsonl, checkpoints and the export.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Holds config.json, metrics.jsonl, checkpoints, the export.")
 
 
 def main(argv: list[str]) -> None:
@@ -35,74 +39,85 @@ def main(argv: list[str]) -> None:
         raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
     logging.set_verbosity(logging.WARNING)  # orbax tells every detail of every save
     try:
-        run_training(resolve(CONFIG.value), epath.Path(WORKDIR.value))
+        run_training(resolve(CONFIG.value), epath.Path(WORKDIR.value), rich.console.Console())
     except ValueError as error:
         sys.exit(f"error: {error}")
 
 
-def run_training(run: Run, workdir: epath.Path) -> None:
+def run_training(run: Run, workdir: epath.Path, console: rich.console.Console) -> None:
     """Train, evaluate on everything held out, export."""
-    console = rich.console.Console()
     training, held_out = standard_library()
-    if run.teacher:
-        tokenizer = load_tokenizer(run.teacher)
-        teacher = Teacher(**dict(zip(("model", "params"), huggingface.load(run.teacher))))
-    else:
-        tokenizer = train_tokenizer((module.text for module in training.modules), run.recipe.model.vocab_size)
-        teacher = None
+    teacher = Teacher(*huggingface.load(run.teacher)) if run.teacher else None
     identity = {
-        **run.to_json(),
         "corpus_sha256": training.sha256,
         "held_out_sha256": held_out.sha256,
-        "teacher_sha256": huggingface.weights_hash(run.teacher) if run.teacher else "",
+        "teacher_sha256": huggingface.weights_hash(run.teacher) if run.teacher else None,
     }
-    claim_workdir(workdir, identity)
+    claim_workdir(workdir, {**run.to_json(), **identity})
     summary_path = workdir / "summary.json"
     if summary_path.exists():
-        console.print(f"{workdir} is finished; nothing to do: {summary_path.read_text().strip()}")
+        console.print(f"{workdir} is finished, nothing to do: {summary_path.read_text().strip()}")
         return
 
-    held_out_stream = token_stream(held_out, tokenizer)
+    if run.teacher:
+        tokenizer = load_tokenizer(run.teacher)
+    else:
+        tokenizer = train_tokenizer((module.text for module in training.modules), run.recipe.model.vocab_size)
+    stream = token_stream(training, tokenizer)
+    rows = _teacher_rows(run, teacher, stream, workdir, console) if teacher and run.self_generated else None
+    text = Text(training=stream, held_out=token_stream(held_out, tokenizer), rows=rows)
     with Display(console, run.recipe.steps) as display:
-        state = train(
-            run.recipe,
-            workdir=workdir,
-            training_stream=token_stream(training, tokenizer),
-            held_out_stream=held_out_stream,
-            teacher=teacher,
-            report=display,
-        )
-    model, context = from_config(run.recipe.model), run.recipe.stages[0].context
+        state = train(run.recipe, text, workdir=workdir, teacher=teacher, report=display)
+    summary = {**_summary(run, state, text, teacher), **identity}
+    export = epath.Path(run.export or workdir / "export")
+    huggingface.save(export, from_config(run.recipe.model), state.params, tokenizer)
+    summary_path.write_text(json.dumps(summary) + "\n")
+    console.print(f"exported to {export}: {summary}")
+
+
+def _teacher_rows(
+    run: Run, teacher: Teacher, stream: np.ndarray, workdir: epath.Path, console: rich.console.Console
+) -> np.ndarray:
+    """The teacher's own text, sampled once and kept beside the checkpoints."""
+    path = workdir / "self_generated.npy"
+    if path.exists():
+        return np.load(io.BytesIO(path.read_bytes()))
+    console.print(f"sampling {run.self_generated.rows} rows from {run.teacher}")
+    width, seed = run.recipe.stages[0].context + 1, run.recipe.seed
+    rows = sample_rows(run.self_generated, teacher.model, teacher.params, stream, width, seed)
+    buffer = io.BytesIO()
+    np.save(buffer, rows)
+    path.write_bytes(buffer.getvalue())
+    return rows
+
+
+def _summary(run: Run, state: TrainState, text: Text, teacher: Teacher | None) -> dict[str, Any]:
+    """Size, cost and the figures over the whole held-out stream."""
+    context = run.recipe.stages[0].context
     batches = evaluation_batches(
-        held_out_stream, context=context, batch_size=1, num_batches=(len(held_out_stream) - 1) // context
+        text.held_out, context=context, batch_size=1, num_batches=(len(text.held_out) - 1) // context
     )
-    summary = {
+    return {
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
         "tokens": run.recipe.tokens,
         "seconds": round(float(state.seconds)),
-        **evaluate(model, state.params, batches, teacher),
-        "corpus_sha256": training.sha256,
+        **evaluate(from_config(run.recipe.model), state.params, batches, teacher),
     }
-    export = epath.Path(run.export or workdir / "export")
-    huggingface.save(export, model, state.params, tokenizer)
-    summary_path.write_text(json.dumps(summary) + "\n")
-    console.print(f"exported to {export}: {summary}")
 
 
 class Display:
     """A progress bar on a terminal, one line per evaluation everywhere."""
 
     def __init__(self, console: rich.console.Console, steps: int):
-        columns = ("[progress.description]{task.description}", "{task.completed}/{task.total}")
         self.console, self.steps = console, steps
         self.bar = rich.progress.Progress(
-            rich.progress.TextColumn(columns[0]),
+            rich.progress.TextColumn("{task.completed}/{task.total}"),
             rich.progress.BarColumn(),
-            rich.progress.TextColumn(columns[1]),
+            rich.progress.TextColumn("{task.description}"),
             console=console,
             disable=not console.is_terminal,
         )
-        self.task = self.bar.add_task("starting", total=steps)
+        self.task = self.bar.add_task("compiling", total=steps)
 
     def __enter__(self) -> Display:
         self.bar.start()
@@ -112,16 +127,16 @@ class Display:
         self.bar.stop()
 
     def __call__(self, progress: Progress) -> None:
-        left = f"{progress.seconds_left / 60:.0f} min left"
-        rate = f"{progress.tokens_per_second:,.0f} tokens/s"
-        loss = progress.metrics["loss"]
-        self.bar.update(
-            self.task, completed=progress.step, description=f"loss {loss:.3f}, {rate}, {left}"
-        )
-        held_out = {name: value for name, value in progress.metrics.items() if name.startswith("held_out")}
+        pace = f"{progress.tokens_per_second:,.0f} tokens/s, {progress.seconds_left / 60:.0f} min left"
+        loss = f"loss {progress.metrics['loss']:.4f}"
+        self.bar.update(self.task, completed=progress.step, description=f"{loss}, {pace}")
+        held_out = [
+            f"{name.replace('_', ' ')} {value:.4f}"
+            for name, value in progress.metrics.items()
+            if name.startswith("held_out")
+        ]
         if held_out:
-            figures = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in held_out.items())
-            self.console.print(f"step {progress.step}/{self.steps}: loss {loss:.4f}, {figures}, {rate}, {left}")
+            self.console.print(f"step {progress.step}/{self.steps}: {', '.join([loss, *held_out, pace])}")
 
 
 if __name__ == "__main__":

@@ -9,31 +9,45 @@ from ml_collections import ConfigDict
 
 from specjax.models.decoder import DecoderConfig
 from specjax.training.recipe import Recipe, Stage
+from specjax.training.self_generated import SelfGenerated
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """A recipe and the folders around it."""
+    """A recipe and what surrounds it."""
 
     recipe: Recipe
-    teacher: str  # a Hugging Face folder, or empty
+    teacher: str  # a Hugging Face folder to distil from, or empty
+    self_generated: SelfGenerated | None  # text of the teacher's own among the training windows
     export: str  # a folder to write, or empty for WORKDIR/export
 
+    def __post_init__(self) -> None:
+        if self.self_generated and not self.teacher:
+            raise ValueError("self_generated.rows needs a teacher to write them")
+
     def to_json(self) -> dict[str, Any]:
-        """What decides the result; where it is exported does not."""
-        return {"teacher": self.teacher, **dataclasses.asdict(self.recipe)}
+        """What decides the result; where folders lie does not."""
+        generated = dataclasses.asdict(self.self_generated) if self.self_generated else None
+        return {**dataclasses.asdict(self.recipe), "self_generated": generated}
 
 
 def resolve(config: ConfigDict) -> Run:
     """Checks every value of a config; ValueError says which is wrong."""
     settings = config.to_dict()
     teacher, export = settings.pop("teacher"), settings.pop("export")
+    generated = settings.pop("self_generated")
     settings["model"] = DecoderConfig(**settings["model"])
     settings["stages"] = tuple(_stage(number, stage) for number, stage in enumerate(settings["stages"]))
-    return Run(recipe=Recipe(**settings), teacher=teacher, export=export)
+    return Run(
+        recipe=Recipe(**settings),
+        teacher=teacher,
+        self_generated=SelfGenerated(**generated) if generated["rows"] else None,
+        export=export,
+    )
 
 
 def _stage(number: int, sizes: Any) -> Stage:
-    if len(sizes) != 3 or not all(isinstance(size, int) for size in sizes):
-        raise ValueError(f"stages[{number}] must be three integers (steps, batch size, context), got {sizes!r}")
-    return Stage(**dict(zip(("steps", "batch_size", "context"), sizes)))
+    names = ("steps", "batch_size", "context")
+    if len(sizes) != len(names) or not all(type(size) is int for size in sizes):
+        raise ValueError(f"stages[{number}] must be integers ({', '.join(names)}), got {sizes!r}")
+    return Stage(**dict(zip(names, sizes)))

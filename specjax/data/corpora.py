@@ -10,15 +10,27 @@ import ast
 import dataclasses
 import hashlib
 import itertools
+import sysconfig
 import textwrap
 
 from etils import epath
-import sysconfig
 
 # Folders that are no library code, or mostly tables (encodings, pydoc_data).
 LEFT_OUT_FOLDERS = frozenset(
-    "__pycache__ __phello__ encodings ensurepip idlelib idle_test lib-dynload lib2to3 pydoc_data site-packages "
-    "test tests turtledemo".split()
+    {
+        "__pycache__",
+        "__phello__",
+        "encodings",
+        "ensurepip",
+        "idlelib",
+        "lib-dynload",
+        "lib2to3",
+        "pydoc_data",
+        "site-packages",
+        "test",
+        "tests",
+        "turtledemo",
+    }
 )
 # Generated for one machine.
 LEFT_OUT_PREFIXES = ("_sysconfigdata", "_sysconfig_vars", "config-")
@@ -92,7 +104,7 @@ def standard_library(folder: epath.PathLike | None = None) -> tuple[Corpus, Corp
             continue
         (held_out if name in HELD_OUT_MODULES else training).append(Module(name=name, text=text))
     if not training or not held_out:
-        raise ValueError(f"no standard library source under {root}: is this Python installed without .py files?")
+        raise ValueError(f"no standard library source under {root}: was this Python installed without it?")
     return Corpus(modules=tuple(training)), Corpus(modules=tuple(held_out))
 
 

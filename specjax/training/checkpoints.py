@@ -58,7 +58,8 @@ def claim_workdir(workdir: epath.PathLike, settings: dict[str, Any]) -> None:
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if changed:
         lines = [f"  {key}: {old.get(key)} in the workdir, {new.get(key)} now" for key in changed]
-        raise ValueError("\n".join([f"{workdir} belongs to another run; resume it unchanged or take a new one:", *lines]))
+        first = f"{workdir} belongs to another run; resume that one unchanged or take another workdir:"
+        raise ValueError("\n".join([first, *lines]))
 
 
 def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

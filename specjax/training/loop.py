@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+import contextlib
 import dataclasses
 import functools
 import time
-from typing import Any
 
 from etils import epath
 import jax
@@ -22,12 +22,21 @@ from specjax.training.windows import evaluation_batches, training_batches
 from specjax.types import Array, Params
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Teacher:
     """The target a draft is distilled from."""
 
     model: LanguageModel
     params: Params
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Text:
+    """What a run reads."""
+
+    training: np.ndarray  # [N] int32, one token stream
+    held_out: np.ndarray  # [N'] int32
+    rows: np.ndarray | None = None  # [R, context + 1] int32: windows that join every pass as they are
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,58 +57,31 @@ def forward(model: LanguageModel, params: Params, tokens: Array) -> Array:
 
 def train(
     recipe: Recipe,
+    text: Text,
     *,
     workdir: epath.PathLike,
-    training_stream: np.ndarray,  # [N] int32
-    held_out_stream: np.ndarray,  # [N'] int32
     teacher: Teacher | None = None,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> TrainState:
     """Runs ``recipe`` to its end, from the newest checkpoint of ``workdir`` when there is one.
 
-    Writes metrics.jsonl (per step: loss in nats a token, learning rate, gradient
-    norm; at evaluations the held-out figures) and checkpoints. An interrupted
-    run, resumed, leaves the same log as an uninterrupted one, line by line.
-    A finished run is returned as it is.
+    Writes checkpoints and metrics.jsonl (per step: loss in nats a token,
+    learning rate, gradient norm; at evaluations the held-out figures). An
+    interrupted run, resumed, leaves the same log as an uninterrupted one, line
+    by line. A finished run is returned as it is.
     """
-    model, optimizer, schedule = from_config(recipe.model), recipe.optimizer(), recipe.schedule()
-    params = init_params(recipe.model, recipe.seed)
-    zero = jnp.zeros((), jnp.int32)
-    state = TrainState(params=params, opt_state=optimizer.init(params), step=zero, seconds=jnp.zeros(()))
-    first = recipe.stages[0]
-    held_out = evaluation_batches(
-        held_out_stream,
-        context=first.context,
-        batch_size=first.batch_size,
-        num_batches=recipe.evaluation_batches,
-    )
-    teacher_model, teacher_params = (teacher.model, teacher.params) if teacher else (None, None)
     with open_checkpoints(workdir, recipe.checkpoint_every) as checkpoints:
-        state = restore_latest(checkpoints, state)
-        start, spent = int(state.step), float(state.seconds)
+        restored = state = restore_latest(checkpoints, _initial_state(recipe))
+        start, spent, clock = int(restored.step), float(restored.seconds), time.monotonic()
         if start == recipe.steps:
-            return state
-        log, clock = MetricsLog(workdir, start), time.monotonic()
-        for step, batch in _batches(recipe, training_stream, start):
-            state, metrics = _update(model, optimizer, teacher_model, state, teacher_params, batch)
-            record = {"step": step + 1, **jax.tree.map(float, metrics), "learning_rate": float(schedule(step))}
-            if (step + 1) % recipe.evaluate_every == 0 or step + 1 == recipe.steps:
-                record |= evaluate(model, state.params, held_out, teacher)
-            log.write(record)
-            elapsed = time.monotonic() - clock
-            state = dataclasses.replace(state, seconds=jnp.float32(spent + elapsed))
-            checkpoints.save(step + 1, state, force=step + 1 == recipe.steps)
-            done = _tokens_until(recipe, step + 1)
-            rate = (done - _tokens_until(recipe, start)) / elapsed
-            report(
-                Progress(
-                    step=step + 1,
-                    metrics=record,
-                    tokens_per_second=rate,
-                    seconds_left=(recipe.tokens - done) / rate,
-                )
-            )
-        log.close()
+            return restored
+        with contextlib.closing(MetricsLog(workdir, start)) as log:
+            for state, record in _steps(recipe, text, teacher, restored):
+                log.write(record)
+                elapsed = time.monotonic() - clock
+                state = dataclasses.replace(state, seconds=jnp.float32(spent + elapsed))
+                checkpoints.save(record["step"], state, force=record["step"] == recipe.steps)
+                report(_progress(recipe, record, start, elapsed))
     return state
 
 
@@ -112,21 +94,50 @@ def evaluate(
     overlap sum min(p, q) at temperature 1 and the share of positions where
     both have the same most likely token (temperature 0), on given text.
     """
-    teacher_model, teacher_params = (teacher.model, teacher.params) if teacher else (None, None)
+    teacher_model, teacher_params = _split(teacher)
     figures = [_held_out(model, teacher_model, params, teacher_params, batch) for batch in batches]
     return {f"held_out_{name}": float(np.mean([f[name] for f in figures])) for name in figures[0]}
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(3,))
+def _initial_state(recipe: Recipe) -> TrainState:
+    params = init_params(recipe.model, recipe.seed)
+    return TrainState(
+        params=params,
+        opt_state=recipe.optimizer().init(params),
+        step=jnp.zeros((), jnp.int32),
+        seconds=jnp.zeros((), jnp.float32),
+    )
+
+
+def _steps(
+    recipe: Recipe, text: Text, teacher: Teacher | None, state: TrainState
+) -> Iterator[tuple[TrainState, dict[str, float]]]:
+    """(state after the step, its line of the log), from ``state.step`` to the end."""
+    model, schedule, first = from_config(recipe.model), recipe.schedule(), recipe.stages[0]
+    teacher_model, teacher_params = _split(teacher)
+    held_out = evaluation_batches(
+        text.held_out,
+        context=first.context,
+        batch_size=first.batch_size,
+        num_batches=recipe.evaluation_batches,
+    )
+    for step, batch in _batches(recipe, text, int(state.step)):
+        state, metrics = _update(recipe, teacher_model, state, teacher_params, batch)
+        record = {"step": step + 1, **jax.tree.map(float, metrics), "learning_rate": float(schedule(step))}
+        if (step + 1) % recipe.evaluate_every == 0 or step + 1 == recipe.steps:
+            record |= evaluate(model, state.params, held_out, teacher)
+        yield state, record
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=(2,))
 def _update(
-    model: LanguageModel,
-    optimizer: optax.GradientTransformation,
+    recipe: Recipe,
     teacher_model: LanguageModel | None,
     state: TrainState,
     teacher_params: Params,
     batch: Array,  # [B, T+1]
 ) -> tuple[TrainState, dict[str, Array]]:
-    inputs, labels = batch[:, :-1], batch[:, 1:]
+    model, inputs, labels = from_config(recipe.model), batch[:, :-1], batch[:, 1:]
 
     def loss_of(params: Params) -> Array:
         logits = forward(model, params, inputs)
@@ -135,7 +146,7 @@ def _update(
         return jax.vmap(distillation)(logits, forward(teacher_model, teacher_params, inputs)).mean()
 
     loss, gradients = jax.value_and_grad(loss_of)(state.params)
-    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+    updates, opt_state = recipe.optimizer().update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     state = dataclasses.replace(state, params=params, opt_state=opt_state, step=state.step + 1)
     return state, {"loss": loss, "gradient_norm": optax.global_norm(gradients)}
@@ -161,13 +172,18 @@ def _held_out(
     return figures | {"kl": kl, "overlap": overlap, "agreement": agreement}
 
 
-def _batches(recipe: Recipe, stream: np.ndarray, start: int) -> Iterator[tuple[int, np.ndarray]]:
+def _split(teacher: Teacher | None) -> tuple[LanguageModel | None, Params]:
+    return (teacher.model, teacher.params) if teacher else (None, None)
+
+
+def _batches(recipe: Recipe, text: Text, start: int) -> Iterator[tuple[int, np.ndarray]]:
     """(step, batch) from ``start`` on; each stage draws windows of its own."""
     first = 0
     for number, stage in enumerate(recipe.stages):
         if start < first + stage.steps:
             batches = training_batches(
-                stream,
+                text.training,
+                rows=text.rows,
                 context=stage.context,
                 batch_size=stage.batch_size,
                 num_steps=stage.steps,
@@ -178,9 +194,12 @@ def _batches(recipe: Recipe, stream: np.ndarray, start: int) -> Iterator[tuple[i
         first += stage.steps
 
 
-def _tokens_until(recipe: Recipe, step: int) -> int:
-    tokens = 0
-    for stage in recipe.stages:
-        tokens += min(step, stage.steps) * stage.batch_size * stage.context
-        step = max(0, step - stage.steps)
-    return tokens
+def _progress(recipe: Recipe, record: dict[str, float], start: int, elapsed: float) -> Progress:
+    done = recipe.tokens_until(int(record["step"]))
+    rate = (done - recipe.tokens_until(start)) / elapsed
+    return Progress(
+        step=int(record["step"]),
+        metrics=record,
+        tokens_per_second=rate,
+        seconds_left=(recipe.tokens - done) / rate,
+    )

@@ -18,10 +18,6 @@ class Stage:
     batch_size: int
     context: int  # tokens a window
 
-    @property
-    def tokens(self) -> int:
-        return self.steps * self.batch_size * self.context
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -55,7 +51,7 @@ class Recipe:
         if not self.stages:
             raise ValueError("stages is empty: a run needs at least one")
         if not 0 <= self.warmup_steps < self.steps:
-            raise ValueError(f"warmup_steps {self.warmup_steps} must lie in 0..{self.steps - 1} (the run's steps)")
+            raise ValueError(f"warmup_steps {self.warmup_steps} must lie in 0..{self.steps - 1}")
 
     @property
     def steps(self) -> int:
@@ -63,7 +59,15 @@ class Recipe:
 
     @property
     def tokens(self) -> int:
-        return sum(stage.tokens for stage in self.stages)
+        return self.tokens_until(self.steps)
+
+    def tokens_until(self, step: int) -> int:
+        """Tokens read by the first ``step`` steps."""
+        tokens = 0
+        for stage in self.stages:
+            tokens += min(step, stage.steps) * stage.batch_size * stage.context
+            step = max(0, step - stage.steps)
+        return tokens
 
     def schedule(self) -> optax.Schedule:
         """Learning rate by step: linear warm-up, then a cosine down to ``final_fraction`` of the peak."""

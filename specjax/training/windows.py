@@ -39,21 +39,32 @@ class Windows:
 
 
 def training_batches(
-    stream: np.ndarray, *, context: int, batch_size: int, num_steps: int, seed: int
+    stream: np.ndarray,
+    *,
+    context: int,
+    batch_size: int,
+    num_steps: int,
+    seed: int,
+    rows: np.ndarray | None = None,
 ) -> grain.MapDataset:
     """``dataset[step]`` -> [batch_size, context + 1] int32, for steps 0 to num_steps - 1.
 
     Each pass over the stream starts at an offset of its own and is shuffled
-    anew; windows of one pass never repeat.
+    anew, together with ``rows`` [R, context + 1]; windows of one pass never
+    repeat.
     """
+    if rows is not None and rows.shape[1] != context + 1:
+        raise ValueError(f"rows have {rows.shape[1]} tokens; a context of {context} needs {context + 1}")
     offsets = np.random.default_rng(seed)
     passes, num_windows = [], 0
     while num_windows < num_steps * batch_size:
         windows = Windows(stream=stream, width=context + 1, offset=int(offsets.integers(context)))
         if not len(windows):
-            raise ValueError(f"a stream of {len(stream)} tokens has no window of {context + 1}: lower the context")
-        passes.append(grain.MapDataset.source(windows).shuffle(seed=seed + len(passes)))
-        num_windows += len(windows)
+            raise ValueError(f"no window of {context + 1} tokens in a stream of {len(stream)}")
+        sources = [windows] if rows is None else [windows, rows]
+        one_pass = grain.MapDataset.concatenate([grain.MapDataset.source(source) for source in sources])
+        passes.append(one_pass.shuffle(seed=seed + len(passes)))
+        num_windows += len(one_pass)
     return grain.MapDataset.concatenate(passes).batch(batch_size, drop_remainder=True)
 
 
@@ -62,6 +73,6 @@ def evaluation_batches(stream: np.ndarray, *, context: int, batch_size: int, num
     windows = Windows(stream=stream, width=context + 1)
     count = num_batches * batch_size
     if len(windows) < count:
-        raise ValueError(f"the held-out stream has {len(windows)} windows of {context + 1} tokens, not {count}")
+        raise ValueError(f"{count} windows of {context + 1} tokens asked, {len(windows)} in the stream")
     picks = np.linspace(0, len(windows) - 1, count).round().astype(int)
     return np.stack([windows[int(index)] for index in picks]).reshape(num_batches, batch_size, context + 1)
