@@ -157,3 +157,14 @@ def to_text(trace: DecodeTrace) -> Text:
     for kind in KINDS[1:]:
         text.append(MEANING[kind], style=TERMINAL_STYLE[kind]).append("   ")
     return text
+
+
+def to_plain(trace: DecodeTrace) -> str:
+    """For Markdown: accepted tokens bare, rejected ones in [-...-], the target's own in {+...+}."""
+    marks = {REJECTED: ("[-", "-]"), "residual": ("{+", "+}"), "bonus": ("{+", "+}")}
+    lines = []
+    for line in trace.lines:
+        parts = [marks.get(p.kind, ("", "")) for p in line.pieces]
+        text = "".join(left + visible(p.text) + right for p, (left, right) in zip(line.pieces, parts))
+        lines.append(f"{line.number:4d} {text}" if line.number else f"     {text}")
+    return "\n".join(lines)
