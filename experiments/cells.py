@@ -37,10 +37,11 @@ class Cell:
         return (self.target, self.drafter, self.rule, self.temperature)
 
     def __str__(self) -> str:
+        target, drafter = (name.rstrip("/").split("/")[-1] for name in (self.target, self.drafter))
         if self.is_baseline:
-            return f"{self.target} alone T={self.temperature:g}"
+            return f"{target} alone T={self.temperature:g}"
         rule = "" if self.rule == "rejection" else f" {self.rule}"
-        return f"{self.target}+{self.drafter}{rule} gamma={self.gamma} T={self.temperature:g}"
+        return f"{target}+{drafter}{rule} gamma={self.gamma} T={self.temperature:g}"
 
 
 def cell_id(cell: Cell, settings: SweepSettings) -> str:

@@ -31,10 +31,8 @@ class Compilations:
 
     def summary(self) -> str:
         """One line for the end of a run."""
-        new, kept = self.cache_misses, self.cache_hits
-        return (
-            f"{self.programs.total()} programs: {new} compiled anew, {kept} read from the compilation cache"
-        )
+        kept = self.cache_hits
+        return f"{self.programs.total() - kept} programs compiled, {kept} read from the compilation cache"
 
 
 def keep_on_disk(folder: str) -> str:

@@ -25,21 +25,20 @@ class SweepSettings:
     """Axes (tuples, multiplied out) and the settings all cells share."""
 
     # Axes
-    targets: tuple[str, ...] = ("target",)  # names of experiments.models.TARGETS, or folders
-    drafters: tuple[str, ...] = ("none", "draft")  # names of experiments.models.DRAFTERS, or folders
-    rules: tuple[str, ...] = ("rejection",)  # names of experiments.models.RULES
+    targets: tuple[str, ...] = ("target",)  # names of experiments.catalogue.TARGETS, or folders
+    drafters: tuple[str, ...] = ("none", "draft")  # names of experiments.catalogue.DRAFTERS, or folders
+    rules: tuple[str, ...] = ("rejection",)  # names of experiments.catalogue.RULES
     gammas: tuple[int, ...] = (3,)  # draft tokens per round
     temperatures: tuple[float, ...] = (0.0,)  # below 1e-5 greedy
     # Sampling, the same for target and drafter
     top_k: int = 0  # 0 keeps all
     top_p: float = 1.0  # 1 keeps all
     min_p: float = 0.0  # 0 keeps all
-    lenience: float = 1.0  # of the rejection rule; anything but 1 is lossy
+    lenience: float = 1.0  # of the rejection rule; below 1 is lossy
     seed: int = 0
     # Prompts
     prompts: str = "stdlib"  # held-out modules of the standard library, or a JSONL file
-    num_prompts: int = 12  # the first so many; 0 takes all
-    max_prompt_tokens: int = 64  # of a stdlib prompt; prompts of a file are never cut
+    num_prompts: int = 12  # the first so many
     max_new_tokens: int = 64
     stop_at_eos: bool = True  # at the target folder's eos_token_id
     # Execution
@@ -97,22 +96,21 @@ def shared(settings: SweepSettings) -> dict[str, Any]:
 
 def _normalised(s: SweepSettings) -> dict[str, Any]:
     """Every field, checked and in its one canonical form."""
-    counts = {"max_new_tokens": 1, "batch_size": 1, "repeats": 1, "cost_repeats": 1, "max_prompt_tokens": 1}
+    counts = ("num_prompts", "max_new_tokens", "batch_size", "repeats", "cost_repeats")
     values = {
         "gammas": _each("gammas", s.gammas, lambda key, g: _whole(key, g, minimum=0)),
         "temperatures": _each("temperatures", s.temperatures, _temperature),
         "top_k": _whole("top_k", s.top_k, minimum=0),
         "top_p": _real("top_p", s.top_p, lambda p: 0 < p <= 1, "in (0, 1]; 1 keeps all"),
         "min_p": _real("min_p", s.min_p, lambda p: 0 <= p < 1, "in [0, 1); 0 keeps all"),
-        "lenience": _real("lenience", s.lenience, lambda x: 0 < x < math.inf, "above 0; 1 is lossless"),
+        "lenience": _real("lenience", s.lenience, lambda x: 0 < x <= 1, "in (0, 1]; 1 is lossless"),
         "seed": _whole("seed", s.seed, minimum=0),
-        "num_prompts": _whole("num_prompts", s.num_prompts, minimum=0),
         "stop_at_eos": bool(s.stop_at_eos),
         "mesh": tuple(_whole("mesh", n, minimum=1) for n in _tuple("mesh", s.mesh)),
         "dtype": one_of("dtype", s.dtype, ("float32", "bfloat16", "float16")),
         "prompts": str(s.prompts),
     }
-    values |= {key: _whole(key, getattr(s, key), minimum=low) for key, low in counts.items()}
+    values |= {key: _whole(key, getattr(s, key), minimum=1) for key in counts}
     values |= {key: _each(key, getattr(s, key), _name) for key in ("targets", "drafters", "rules")}
     if len(values["mesh"]) != 2:
         raise ValueError(f"config.mesh: {s.mesh} has {len(values['mesh'])} axes; it takes two, data,model")

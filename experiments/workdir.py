@@ -22,6 +22,7 @@ from typing import Any
 from etils import epath
 
 from experiments.settings import AXES, SweepSettings, fingerprint, shared
+from specjax.analysis.trace import DecodeTrace
 
 Row = dict[str, Any]
 
@@ -68,12 +69,13 @@ class Workdir:
         _write_atomically(self.cells / f"{cell_id}.json", _dump(row))
         self.merge()
 
-    def write_trace(self, cell_id: str, trace: Any) -> None:
-        _write_atomically(self.traces / f"{cell_id}.json", _dump(trace))
+    def write_trace(self, cell_id: str, trace: DecodeTrace) -> None:
+        _write_atomically(self.traces / f"{cell_id}.json", _dump(trace.to_dict()))
 
-    def read_traces(self) -> dict[str, Any]:
-        """All traces by cell id."""
-        return {file.stem: _read_json(file) for file in sorted(self.traces.glob("*.json"))}
+    def trace(self, cell_id: str) -> DecodeTrace | None:
+        """The decode of the cell that was kept, if it is there."""
+        fields = _read_json(self.traces / f"{cell_id}.json")
+        return fields and DecodeTrace.from_dict(fields)
 
     def merge(self) -> list[Row]:
         """All rows, and ``results.jsonl`` holding them; again if another process added one meanwhile."""

@@ -1,0 +1,144 @@
+"""What model steps cost: c, d(gamma) and v(T), measured on the device.
+
+Each is a ``fori_loop`` of the very step a round makes, at the run's batch size
+and buffer length, so that no dispatch is timed. Repeats are interleaved: a
+ratio compares times of one repeat, taken within a second of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import functools
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specjax import cache as kv
+from specjax import sampling
+from specjax.analysis.records import Costs
+from specjax.decoding.program import Program
+from specjax.drafters.model import ModelDrafter
+from specjax.models.language_model import LanguageModel
+from specjax.types import Array, DecodeState, Drafter, DraftState, Outcome, Params, Request, Rule
+
+Loop = Callable[[int], Any]  # runs so many steps on the device
+
+LOOP_SECONDS = 0.03  # what one repeat of a loop aims to last
+MOST_STEPS = 2000
+
+
+def measure(
+    program: Program,
+    params: tuple[Params, Params],
+    request: Request,
+    state: DecodeState,
+    gammas: tuple[int, ...],
+    repeats: int,
+) -> Costs:
+    """Seconds per step of everything a group of cells runs, ``repeats`` times.
+
+    Args:
+      program: of any cell of the group; its models, rule, buffers.
+      params: (target, draft).
+      request: the batch's, since warping is a part of a proposal.
+      state: a prefilled state of ``program``; it is not changed.
+      gammas: proposals of each of these, and target steps of one token more.
+      repeats: values of each entry of the result.
+    """
+    target, drafter = program.target, program.drafter
+    step = lambda model, size, weights, cache: functools.partial(
+        _model_steps, model, weights, _first_tokens(state.tokens, size), cache
+    )
+    loops: dict[Any, Loop] = {}
+    for size in sorted({1, *(gamma + 1 for gamma in gammas)}):
+        loops["target", size] = step(target, size, params[0], state.target_cache)
+    if drafter is not None:
+        for gamma in gammas:
+            loops["proposal", gamma] = functools.partial(
+                _proposals, drafter, program.rule, gamma, target.vocab_size, params, request, state
+            )
+    if isinstance(drafter, ModelDrafter):
+        loops["draft step", 1] = step(drafter.model, 1, params[1], state.draft_state.cache)
+    seconds = time_interleaved(loops, repeats)
+    pick = lambda kind: {size: times for (name, size), times in seconds.items() if name == kind}
+    return Costs(
+        target_seconds=pick("target"),
+        proposal_seconds=pick("proposal"),
+        draft_step_seconds=pick("draft step").get(1, ()),
+    )
+
+
+def time_interleaved(loops: Mapping[Any, Loop], repeats: int) -> dict[Any, tuple[float, ...]]:
+    """Seconds per step of each loop, one value a repeat; compilation and calibration come first."""
+    num_steps = {key: _calibrated(loop) for key, loop in loops.items()}
+    seconds: dict[Any, list[float]] = {key: [] for key in loops}
+    for _ in range(repeats):
+        for key, loop in loops.items():
+            seconds[key].append(_timed(loop, num_steps[key]) / num_steps[key])
+    return {key: tuple(values) for key, values in seconds.items()}
+
+
+def _calibrated(loop: Loop) -> int:
+    """Steps that fill ``LOOP_SECONDS``."""
+    _timed(loop, 2)
+    per_step = _timed(loop, 4) / 4
+    return max(2, min(MOST_STEPS, round(LOOP_SECONDS / per_step)))
+
+
+def _timed(loop: Loop, num_steps: int) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(loop(num_steps))
+    return time.perf_counter() - start
+
+
+def _first_tokens(tokens: Array, size: int) -> Array:
+    return tokens[:, :size]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _model_steps(model: LanguageModel, params: Params, tokens: Array, cache: Any, num_steps: Array) -> Any:
+    """T-token steps at one place of the cache; each is fed the last one's argmax, so none can be skipped."""
+
+    def step(tokens: Array, cache: Any) -> tuple[Array, Any]:
+        output = model.apply(params, tokens, cache)
+        return jnp.argmax(output.logits, axis=-1).astype(jnp.int32), kv.rewind(output.cache, cache.length)
+
+    return jax.lax.fori_loop(0, num_steps, lambda _, carry: jax.vmap(step)(*carry), (tokens, cache))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _proposals(
+    drafter: Drafter,
+    rule: Rule,
+    gamma: int,
+    vocab_size: int,
+    params: tuple[Params, Params],
+    request: Request,
+    state: DecodeState,
+    num_steps: Array,
+) -> Any:
+    """Whole proposals; each is committed as if the row were frozen, so that all start from the same place."""
+    active = sampling.active_filters(request.sampling)
+
+    def proposal(
+        round: Array, request: Request, length: Array, tokens: Array, draft_state: DraftState
+    ) -> tuple[Array, DraftState]:
+        noise, _ = rule.noise(request.key, round, length, gamma, vocab_size)
+        warp = lambda logits: sampling.warp(logits, request.sampling, active)
+        drafted, draft_state = drafter.propose(
+            params, draft_state, tokens, length, gamma, jnp.int32(gamma), noise, rule.draw, warp
+        )
+        # Slots past the length are never read: this only ties each proposal to the one before.
+        tokens = tokens.at[length].set(drafted.tokens.sum(dtype=jnp.int32) + round)
+        nothing = Outcome(
+            old_length=length, num_emitted=jnp.int32(0), emitted=jnp.zeros((gamma + 1,), jnp.int32)
+        )
+        draft_state, _ = drafter.commit(params, draft_state, tokens, nothing)
+        return tokens, draft_state
+
+    def body(round: Array, carry: tuple[Array, DraftState]) -> tuple[Array, DraftState]:
+        return jax.vmap(functools.partial(proposal, round))(request, state.length, *carry)
+
+    return jax.lax.fori_loop(0, num_steps, body, (state.tokens, state.draft_state))

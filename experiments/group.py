@@ -1,0 +1,229 @@
+"""One group of cells: warm-up, costs, then prompt by prompt the baseline and each gamma.
+
+Records go to disk as they come, a cell the moment its last record exists, and
+a failing cell as a row with its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments import catalogue, costs, rows, runner
+from experiments.cells import NONE, Cell, cell_id
+from experiments.plan import Plan
+from experiments.progress import SweepProgress
+from experiments.runner import Batch, Timed
+from experiments.workdir import Row, Workdir
+from specjax.analysis import trace
+from specjax.analysis.records import Costs, PromptRecord
+from specjax.decoding.generate import prefill
+from specjax.decoding.program import Program
+from specjax.sharding import mesh_of, place_batch
+from specjax.types import Params, Request
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What all groups of one launch share."""
+
+    plan: Plan
+    workdir: Workdir
+    progress: SweepProgress
+    config_hash: str
+    environment: dict[str, Any]
+
+
+def num_units(cells: Sequence[Cell], plan: Plan) -> int:
+    """Decodes of a batch that ``cells`` take: what progress counts."""
+    settings = plan.settings
+    batches = -(-settings.num_prompts // settings.batch_size)
+    return len(cells) * batches * settings.repeats
+
+
+class GroupRun:
+    """The cells of one (target, drafter, rule, temperature) that are not finished yet."""
+
+    def __init__(self, launch: Launch, cells: Sequence[Cell]):
+        self.launch = launch
+        self.settings = launch.plan.settings
+        self.cells = list(cells)
+        self.ids = {cell: cell_id(cell, self.settings) for cell in cells}
+        self.ended: set[Cell] = set()
+        self.records: dict[Cell, dict[tuple[int, int], PromptRecord]] = {cell: {} for cell in cells}
+        self.identical: dict[Cell, dict[tuple[int, int], bool]] = {cell: {} for cell in cells}
+        self.compile_seconds: dict[Cell, float] = {}
+
+    def run(self) -> None:
+        """Decodes what is missing; afterwards every cell is on disk, finished or failed."""
+        with self._failures_of(self.cells):
+            self._load()
+            self._restore()
+            self._warm_up()
+            self._measure_costs()
+            self._decode()
+        for cell in self._live():
+            with self._failures_of([cell]):
+                self._finish(cell)
+
+    def _load(self) -> None:
+        plan, first = self.launch.plan, self.cells[0]
+        self.target = plan.targets[first.target]
+        self.drafter = catalogue.make_drafter(first.drafter, self.target, plan.draft_models)
+        self.rule = catalogue.RULES[first.rule](self.settings)
+        prompts = plan.token_ids[first.target]
+        self.batches = runner.make_batches(prompts, self.settings.batch_size)
+        sizes = {"max_len": runner.max_len(prompts, self.settings), "max_gamma": max(self.settings.gammas)}
+        alone = catalogue.make_drafter(NONE, self.target, {})
+        self.baseline = runner.make_program(self.target, alone, self.rule, 0, **sizes)
+        self.programs = {
+            cell: runner.make_program(self.target, self.drafter, self.rule, cell.gamma, **sizes)
+            for cell in self.cells
+        }
+        self.params = (self.target.params, self.drafter.params)
+        self.provenance = {**self.launch.environment, **sizes, "weights_hash": self.weights_hash}
+
+    @property
+    def weights_hash(self) -> str:
+        return "+".join(filter(None, (self.target.weights_hash, self.drafter.weights_hash)))
+
+    def _restore(self) -> None:
+        """Takes up the records of a launch that was killed."""
+        for cell in self.cells:
+            for row in self.launch.workdir.read_records(self.ids[cell], self.provenance):
+                self._keep(cell, PromptRecord.from_dict(row["record"]), row["identical"])
+
+    def _keep(self, cell: Cell, record: PromptRecord, identical: bool) -> None:
+        self.records[cell][record.prompt, record.repeat] = record
+        self.identical[cell][record.prompt, record.repeat] = identical
+
+    def _request(self, batch: Batch, repeat: int = 0, max_new_tokens: int | None = None) -> Request:
+        return runner.request_for(
+            batch,
+            self.settings,
+            self.cells[0].temperature,
+            self.target.stop_tokens,
+            repeat,
+            max_new_tokens,
+        )
+
+    def _warm_up(self) -> None:
+        """Compiles every program for every prompt-length bucket, so that no timed run compiles."""
+        by_width = {batch.tokens.shape[1]: batch for batch in self.batches}
+        self.launch.progress.working_on(f"compiling {self.cells[0]}")
+        for batch in by_width.values():
+            runner.warm_up(self.baseline, (self.target.params, ()), batch, self._request(batch, 0, 2))
+        for cell in self._live():
+            with self._failures_of([cell]):
+                self.compile_seconds[cell] = sum(
+                    runner.warm_up(self._program(cell), self._params(cell), batch, self._request(batch, 0, 2))
+                    for batch in by_width.values()
+                )
+
+    def _program(self, cell: Cell) -> Program:
+        return self.baseline if cell.is_baseline else self.programs[cell]
+
+    def _params(self, cell: Cell) -> tuple[Params, Params]:
+        return (self.target.params, ()) if cell.is_baseline else self.params
+
+    def _measure_costs(self) -> None:
+        live = self._live()
+        if not live:
+            return
+        self.launch.progress.working_on(f"costs of {live[0]}")
+        program, params, batch = self._program(live[-1]), self._params(live[-1]), self.batches[0]
+        tokens, request = place_batch(jnp.asarray(batch.tokens), self._request(batch), mesh_of(params))
+        state = prefill(program, params, tokens, request)
+        gammas = sorted({gamma for cell in live for gamma in self._program(cell).gammas})
+        self.costs: Costs = costs.measure(
+            program, params, request, state, tuple(gammas), self.settings.cost_repeats
+        )
+
+    def _decode(self) -> None:
+        for repeat in range(self.settings.repeats):
+            for batch in self.batches:
+                self._decode_batch(batch, repeat)
+
+    def _decode_batch(self, batch: Batch, repeat: int) -> None:
+        """One baseline run, then each cell that lacks this batch."""
+        progress = self.launch.progress
+        done = lambda cell: all((prompt, repeat) in self.records[cell] for prompt in batch.index)
+        todo = [cell for cell in self._live() if not done(cell)]
+        progress.advance(len(self.cells) - len(todo))
+        if not todo:
+            return
+        request = self._request(batch, repeat)
+        plain = runner.decode_timed(self.baseline, (self.target.params, ()), batch, request)
+        for cell in todo:
+            progress.working_on(str(cell))
+            with self._failures_of([cell]):
+                if cell.is_baseline:
+                    timed = plain
+                else:
+                    timed = runner.decode_timed(self.programs[cell], self.params, batch, request)
+                self._store(cell, batch, repeat, timed, plain)
+                progress.decoded(self._rate(timed, batch))
+
+    def _rate(self, timed: Timed, batch: Batch) -> float:
+        return int(timed.state.length.sum() - batch.lengths.sum()) / timed.seconds
+
+    def _store(self, cell: Cell, batch: Batch, repeat: int, timed: Timed, plain: Timed) -> None:
+        categories = [prompt.category for prompt in self.launch.plan.prompts]
+        buckets = self._program(cell).gammas
+        records = runner.row_records(timed, plain, batch, repeat, buckets=buckets, categories=categories)
+        identical = runner.identical_rows(timed, plain, batch)
+        lines = []
+        for record, same in zip(records, identical, strict=True):
+            self._keep(cell, record, same)
+            lines.append({"record": record.to_dict(), "identical": same})
+        self.launch.workdir.append_records(self.ids[cell], lines)
+        if repeat == 0 and batch.number == 0:
+            self._store_trace(cell, timed)
+        if len(self.records[cell]) == self.settings.num_prompts * self.settings.repeats:
+            self._finish(cell)
+
+    def _store_trace(self, cell: Cell, timed: Timed) -> None:
+        """The first prompt, token by token."""
+        text = lambda token: self.target.tokenizer.decode([token], skip_special_tokens=False)
+        origins = jax.tree.map(lambda leaf: leaf[0], timed.state.trace)
+        tokens, length = timed.state.tokens[0], timed.state.length[0]
+        drawn = trace.from_arrays(tokens, length, origins, text, title=str(cell))
+        self.launch.workdir.write_trace(self.ids[cell], drawn)
+
+    def _finish(self, cell: Cell) -> None:
+        keys = sorted(self.records[cell])
+        row = rows.finished_row(
+            cell,
+            self.launch.plan,
+            [self.records[cell][key] for key in keys],
+            self.costs,
+            identical=[self.identical[cell][key] for key in keys],
+            compile_seconds=self.compile_seconds[cell],
+            weights_hash=self.weights_hash,
+        )
+        self._end(cell, row)
+
+    @contextlib.contextmanager
+    def _failures_of(self, cells: Sequence[Cell]) -> Iterator[None]:
+        """Whatever goes wrong inside becomes the row of each of ``cells`` that has none yet."""
+        try:
+            yield
+        except Exception as error:  # of any kind: one cell that fails must not end a night's sweep
+            for cell in cells:
+                if cell not in self.ended:
+                    self._end(cell, rows.failed_row(cell, self.launch.plan, error))
+
+    def _end(self, cell: Cell, row: Row) -> None:
+        row = row | {"config_hash": self.launch.config_hash, **self.launch.environment}
+        self.launch.workdir.write_cell(self.ids[cell], row)
+        self.ended.add(cell)
+        self.launch.progress.cell_ended(str(cell), row)
+
+    def _live(self) -> list[Cell]:
+        """Cells still to be finished."""
+        return [cell for cell in self.cells if cell not in self.ended]

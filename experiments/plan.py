@@ -1,0 +1,128 @@
+"""Everything a sweep needs, loaded and checked before anything is compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jax.sharding import Mesh
+
+from experiments import catalogue
+from experiments.catalogue import LoadedModel
+from experiments.settings import SweepSettings
+from specjax import sharding
+from specjax.data.corpora import held_out_prompts
+from specjax.data.prompts import Prompt, common_category, content_hash, read_jsonl
+from specjax.models.language_model import logical_axes
+
+STDLIB = "stdlib"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A checked sweep."""
+
+    settings: SweepSettings
+    targets: dict[str, LoadedModel]
+    draft_models: dict[str, LoadedModel]
+    prompts: tuple[Prompt, ...]
+    token_ids: dict[str, list[list[int]]]  # by target name: one list of ids per prompt
+
+    @property
+    def category(self) -> str:
+        return common_category(self.prompts)
+
+    @property
+    def prompts_hash(self) -> str:
+        return content_hash(self.prompts)
+
+    def resolved(self) -> dict[str, Any]:
+        """What the names of the config stand for, so that a workdir cannot mix two meanings."""
+        models = {**self.targets, **self.draft_models}
+        weights = {f"weights of {name}": model.weights_hash for name, model in models.items()}
+        return {"prompts_hash": self.prompts_hash, **weights}
+
+
+def prepare(settings: SweepSettings) -> Plan:
+    """Loads models and prompts. Every ValueError is the user's to read; nothing has been compiled."""
+    catalogue.check_names(settings)
+    prompts = load_prompts(settings)
+    mesh = make_mesh(settings)
+    targets = {name: catalogue.load_target(name, settings.dtype) for name in settings.targets}
+    draft_models = catalogue.load_draft_models(settings)
+    token_ids = {}
+    for name, target in targets.items():
+        token_ids[name] = encode(prompts, target)
+        _check_lengths(prompts, token_ids[name], target, "target")
+        for draft in draft_models.values():
+            catalogue.check_pair(target, draft)
+            _check_lengths(prompts, token_ids[name], draft, "draft")
+    if mesh is not None:
+        targets = {name: _placed(model, mesh) for name, model in targets.items()}
+        draft_models = {name: _replicated(model, mesh) for name, model in draft_models.items()}
+    return Plan(
+        settings=settings, targets=targets, draft_models=draft_models, prompts=prompts, token_ids=token_ids
+    )
+
+
+def load_prompts(settings: SweepSettings) -> tuple[Prompt, ...]:
+    """The first ``num_prompts`` of the standard library's held-out modules, or of a JSONL file."""
+    wanted = settings.num_prompts
+    if settings.prompts == STDLIB:
+        texts = held_out_prompts(wanted)
+        return tuple(Prompt(id=f"stdlib/{i}", text=text, category="code") for i, text in enumerate(texts))
+    prompts = read_jsonl(settings.prompts)
+    if len(prompts) < wanted:
+        raise ValueError(
+            f"config.num_prompts: {wanted}, but {settings.prompts} holds {len(prompts)}; "
+            f"add --config.num_prompts={len(prompts)}"
+        )
+    return prompts[:wanted]
+
+
+def encode(prompts: tuple[Prompt, ...], model: LoadedModel) -> list[list[int]]:
+    """Token ids of each prompt. Raises ValueError for one that has none."""
+    encoded = [model.tokenizer.encode(prompt.text).ids for prompt in prompts]
+    for prompt, ids in zip(prompts, encoded, strict=True):
+        if not ids:
+            raise ValueError(f"prompt {prompt.id} has no tokens for {model.label}")
+        if max(ids) >= model.model.vocab_size:
+            raise ValueError(
+                f"prompt {prompt.id}: the tokenizer of {model.label} gives id {max(ids)}, "
+                f"its vocabulary ends at {model.model.vocab_size - 1}"
+            )
+    return encoded
+
+
+def make_mesh(settings: SweepSettings) -> Mesh | None:
+    """The mesh of the config; None for (1, 1), where nothing needs placing."""
+    if settings.mesh == (1, 1):
+        return None
+    try:
+        return sharding.make_mesh(*settings.mesh)
+    except ValueError as error:
+        raise ValueError(f"config.mesh: {error}") from None
+
+
+def _check_lengths(
+    prompts: tuple[Prompt, ...], encoded: list[list[int]], model: LoadedModel, role: str
+) -> None:
+    """Room for the prompt and, in the target, at least one new token."""
+    context = model.model.context - (role == "target")
+    for prompt, ids in zip(prompts, encoded, strict=True):
+        if len(ids) > context:
+            room = "one new token" if role == "target" else "nothing else"
+            raise ValueError(
+                f"prompt {prompt.id} has {len(ids)} tokens, {len(ids) - context} too many for the {role} "
+                f"{model.label}: its context of {model.model.context} must hold the prompt and {room}"
+            )
+
+
+def _placed(model: LoadedModel, mesh: Mesh) -> LoadedModel:
+    axes, head_dim = logical_axes(model.model), model.model.config.head_dim
+    placed = sharding.place_params(model.params, axes, sharding.AxisRules(), mesh, head_dim=head_dim)
+    return dataclasses.replace(model, params=placed)
+
+
+def _replicated(model: LoadedModel, mesh: Mesh) -> LoadedModel:
+    return dataclasses.replace(model, params=sharding.replicate(model.params, mesh))

@@ -1,0 +1,80 @@
+"""Cells as lines of ``results.jsonl``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import traceback
+from typing import Any
+
+from experiments import catalogue
+from experiments.cells import Cell, cell_id
+from experiments.plan import Plan
+from specjax.analysis.metrics import summarize
+from specjax.analysis.records import Costs, PromptRecord
+from specjax.sampling import GREEDY_BELOW
+
+Row = dict[str, Any]
+
+_SAMPLING = ("top_k", "top_p", "min_p", "lenience", "seed")
+_RUN = ("batch_size", "max_new_tokens", "num_prompts", "dtype")
+
+
+def identity(cell: Cell, plan: Plan) -> Row:
+    """What a cell is: its point on the axes and the settings behind it."""
+    settings = plan.settings
+    target = plan.targets[cell.target].label
+    draft = plan.draft_models.get(cell.drafter)
+    drafter = draft.label if draft else cell.drafter
+    return {
+        "cell_id": cell_id(cell, settings),
+        "pair": target if cell.is_baseline else f"{target}+{drafter}",
+        "target": target,
+        "drafter": drafter,
+        "acceptance": cell.rule,
+        "lossless": catalogue.RULES[cell.rule](settings).lossless,
+        "gamma": cell.gamma,
+        "temperature": cell.temperature,
+        **{key: getattr(settings, key) for key in (*_SAMPLING, *_RUN)},
+        "mesh": list(settings.mesh),
+        "prompts_hash": plan.prompts_hash,
+        "category": plan.category,
+    }
+
+
+def finished_row(
+    cell: Cell,
+    plan: Plan,
+    records: Sequence[PromptRecord],
+    costs: Costs,
+    *,
+    identical: Sequence[bool],
+    compile_seconds: float,
+    weights_hash: str,
+) -> Row:
+    """The line of a cell that ended well.
+
+    ``identical_to_baseline`` counts the decodes that gave plain decoding's
+    tokens, where both draw them by construction (greedy, coupled), else None.
+    """
+    row = identity(cell, plan)
+    row |= summarize(records, costs, batch_size=plan.settings.batch_size)
+    comparable = cell.is_baseline or cell.temperature < GREEDY_BELOW or cell.rule == "coupled"
+    return row | {
+        "identical_to_baseline": sum(identical) if comparable else None,
+        "num_decodes": len(records),
+        "compile_seconds": compile_seconds,
+        "costs": costs.to_dict(),
+        "weights_hash": weights_hash,
+        "status": "ok",
+        "error": "",
+    }
+
+
+def failed_row(cell: Cell, plan: Plan, error: Exception) -> Row:
+    """The line of a cell that raised: its identity, the error in one line, the traceback beside it."""
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    return identity(cell, plan) | {
+        "status": "failed",
+        "error": f"{type(error).__name__}: {first_line}",
+        "traceback": "".join(traceback.format_exception(error)),
+    }
