@@ -7,6 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from specjax import sampling
 from specjax.acceptance import chain
 from specjax.types import Array, Proposal, Verdict
 
@@ -31,15 +32,22 @@ class Coupled:
         return True
 
     def noise(self, key: Array, round: Array, length: Array, gamma: int, vocab_size: int):
-        """Gumbel noise of positions length..length+G: ([G, V] for drafts, [G+1, V] for the target)."""
+        """Noise of positions length..length+G: ([G, V] for drafts, [G+1, V] for the target).
+
+        Gumbel noise g is kept as the exponential e = exp(-g), since
+        argmax(log p + g) = argmax(p / e) needs no logarithm of p.
+        """
         del round
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, length + jnp.arange(gamma + 1))
-        gumbel = jax.vmap(lambda k: jax.random.gumbel(k, (vocab_size,)))(keys)
-        return gumbel[:gamma], gumbel
+        tiny = jnp.finfo(jnp.float32).tiny
+        uniform = jax.vmap(lambda k: jax.random.uniform(k, (vocab_size,), minval=tiny))(keys)
+        # Made once a round: without the barrier each reader's fusion would make it again.
+        exponential = jax.lax.optimization_barrier(-jnp.log(uniform))
+        return exponential[:gamma], exponential
 
     def draw(self, noise: Array, probs: Array) -> Array:
-        """Gumbel-max: ``noise`` [V], ``probs`` [V]."""
-        return jnp.argmax(jnp.log(probs) + noise).astype(jnp.int32)
+        """Gumbel-max: ``noise`` [V] from :meth:`noise`, ``probs`` [V]."""
+        return sampling.first_argmax(probs / noise)
 
     def accept(self, noise: Array, proposal: Proposal, target_probs: Array) -> Verdict:
         """Compares G drafts with the target's draws from ``target_probs`` [G+1, V]; q plays no part."""
