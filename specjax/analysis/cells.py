@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import statistics
 from typing import Any
 
 Row = dict[str, Any]
@@ -63,10 +64,12 @@ def most_tested(rows: Sequence[Row]) -> Row:
 
 
 def cost_curves(rows: Sequence[Row]) -> tuple[dict[int, float], dict[int, float]]:
-    """({gamma: d(gamma)}, {T: v(T)}) measured in these lines, with d(0) = 0 and v(1) = 1."""
-    d, v = {0: 0.0}, {1: 1.0}
+    """({gamma: d(gamma)}, {T: v(T)}) medians over these lines, with d(0) = 0 and v(1) = 1."""
+    measured: dict[int, list[Row]] = {}
     for row in rows:
         if row["proposal_cost_ratio"] is not None and row["verify_cost_ratio"] is not None:
-            d[row["gamma"]] = row["proposal_cost_ratio"]
-            v[row["gamma"] + 1] = row["verify_cost_ratio"]
+            measured.setdefault(row["gamma"], []).append(row)
+    median = lambda gamma, field: statistics.median(row[field] for row in measured[gamma])
+    d = {0: 0.0} | {gamma: median(gamma, "proposal_cost_ratio") for gamma in measured}
+    v = {1: 1.0} | {gamma + 1: median(gamma, "verify_cost_ratio") for gamma in measured}
     return d, v

@@ -55,7 +55,9 @@ def _choice(name: str, temperature: float, lines: Sequence[Row]) -> GammaChoice:
         alpha=alpha,
         c=c,
         paper_gamma=paper_gamma,
-        paper_speedup=None if c is None else float(theory.speedup(alpha, paper_gamma, c)),
+        paper_speedup=None
+        if c is None or paper_gamma is None
+        else float(theory.speedup(alpha, paper_gamma, c)),
         lower_bound=None if c is None or alpha <= c else float(theory.speedup_lower_bound(alpha, c)),
         costs_gamma=costs_gamma,
         costs_speedup=costs_speedup,

@@ -185,7 +185,7 @@ def _measured(
         sums = resample(units, index)
         rows = [metric(sums) for metric in MEASURED.values()]
         if costs is None:
-            rows += [np.nan, np.nan]
+            rows += [np.array(np.nan)] * 2
         else:
             ratios = cost_ratios(costs, units, repeats, buckets)
             rows += [speedup_leviathan(sums, ratios), speedup_cost_model(sums, ratios, batch_size=batch_size)]

@@ -135,10 +135,10 @@ def costs_figure(rows: Sequence[Row]) -> Figure:
         x="gamma (draft tokens per round)",
         y="time (one-token target steps)",
     )
-    for color, pair in zip(ps.CATEGORICAL, sorted({row["pair"] for row in rows})):
-        lines = sorted((row for row in rows if row["pair"] == pair), key=lambda row: row["gamma"])
+    for color, target in zip(ps.CATEGORICAL, sorted({row["target"] for row in rows})):
+        lines = [row for row in rows if row["target"] == target]
         _, v = cells.cost_curves(lines)
-        scoring.plot(sorted(v), [v[t] for t in sorted(v)], color=color, label=pair)
+        scoring.plot(sorted(v), [v[t] for t in sorted(v)], color=color, label=target)
         for row in lines:
             _point(
                 scoring, row["gamma"] + 1, row["verify_cost_ratio"], row["verify_cost_ratio_ci"], color=color

@@ -56,10 +56,7 @@ class PromptRecord:
         cls, statistics: Statistics, *, buckets: tuple[int, ...], **fields: Any
     ) -> PromptRecord:
         """From the ``Statistics`` of ONE row (leaves without a batch dimension) and the other fields."""
-        counters = {
-            field.name: np.asarray(getattr(statistics, field.name)).tolist()
-            for field in dataclasses.fields(statistics)
-        }
+        counters = {name: np.asarray(value).tolist() for name, value in vars(statistics).items()}
         return cls(buckets=buckets, **counters, **fields)
 
     def to_dict(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Float = NDArray[np.float64] | np.float64
+Float = NDArray[np.float64]
 
 MAX_GAMMA_SCANNED = 64
 
@@ -120,7 +120,8 @@ def prefix_products(conditional: ArrayLike) -> Float:
     >>> prefix_products([0.5, 0.5, 1.0]).tolist()
     [0.5, 0.25, 0.25]
     """
-    return np.cumprod(np.asarray(conditional, np.float64), axis=-1)
+    products: Float = np.cumprod(np.asarray(conditional, np.float64), axis=-1, dtype=np.float64)
+    return products
 
 
 def expected_tokens_by_position(conditional: ArrayLike) -> Float:
@@ -258,7 +259,8 @@ def optimal_gamma(
     if (c is None) == (d is None):
         raise ValueError("give either c, the cost of one draft step, or d, the cost of a proposal")
     gammas = np.arange(max_gamma + 1)
-    drafting = np.array([d(g) if d else g * c for g in range(max_gamma + 1)], np.float64)
+    step = 0.0 if c is None else c
+    drafting = np.array([d(g) if d else g * step for g in range(max_gamma + 1)], np.float64)
     scoring = np.array([v(g + 1) if v else 1.0 for g in range(max_gamma + 1)], np.float64)
     return int(np.argmax(cost_model_speedup(expected_tokens(alpha, gammas), drafting, scoring)))
 

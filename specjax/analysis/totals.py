@@ -87,6 +87,7 @@ def cost_ratios(costs: Costs, units: Totals, index: NDArray[np.int64], buckets: 
     """
     largest = max(buckets)
     num_drafted = units.rounds_by_drafted.shape[-1]
+    buckets_drafting = [costs.proposal_ratio(g) for g in buckets]
     # No round drafts more than its bucket: those d(g) need no measurement.
     proposals = [costs.proposal_ratio(min(g, largest)) for g in range(num_drafted)]
     median = lambda repeats: np.median(np.asarray(repeats)[..., index], axis=-1)
@@ -94,6 +95,6 @@ def cost_ratios(costs: Costs, units: Totals, index: NDArray[np.int64], buckets: 
     return CostRatios(
         c=median(costs.draft_ratio(largest)),
         d=stack(proposals),
-        d_bucket=stack([costs.proposal_ratio(g) for g in buckets]),
+        d_bucket=stack(buckets_drafting),
         v_bucket=stack([costs.verify_ratio(g + 1) for g in buckets]),
     )

@@ -83,7 +83,7 @@ def results(*, gammas: tuple[int, ...] = (1, 3, 7, 11), num_prompts: int = 12) -
                 conditional = [(alpha - 0.08 * temperature) * 0.99**k for k in range(gamma)]
                 measured = costs(rng, c=c, slope=SLOPE, gammas=(gamma,))
                 lines.append(_line(rng, drafter, temperature, gamma, conditional, measured, num_prompts))
-    broken = {"pair": "target + draft", "drafter": "draft", "gamma": 15, "temperature": 0.0}
+    broken = {"pair": "target+draft", "drafter": "draft", "gamma": 15, "temperature": 0.0}
     return [*lines, broken | {"acceptance": "rejection", "status": "failed", "error": "OutOfMemory: <15>"}]
 
 
@@ -96,7 +96,8 @@ def _line(rng, drafter, temperature, gamma, conditional, measured, num_prompts) 
         for i in range(num_prompts)
     ]
     identity = {
-        "pair": f"target + {drafter}",
+        "pair": f"target+{drafter}",
+        "target": "target",
         "drafter": drafter,
         "acceptance": "rejection",
         "lossless": True,
