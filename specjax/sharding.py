@@ -154,18 +154,36 @@ def place_batch(prompts: Array, request: Request, mesh: Mesh | None) -> tuple[Ar
         return prompts, request
     if DATA not in mesh.shape:
         raise ValueError(f"a batch is split over the axis {DATA!r}, which {_describe(mesh)} does not have")
-    missing = -prompts.shape[0] % mesh.shape[DATA]
+    batch = prompts.shape[0]
+    missing = -batch % mesh.shape[DATA]
     if missing:
         prompts = jnp.pad(jnp.asarray(prompts), ((0, missing), (0, 0)))
-        # Copies of row 0 keep every dtype and shape; they then ask for nothing.
-        request = jax.tree.map(lambda x: jnp.concatenate([x, x[:1].repeat(missing, axis=0)]), request)
-        padding = jnp.arange(prompts.shape[0]) >= prompts.shape[0] - missing
+        row = jnp.arange(batch + missing)
+        request = jax.tree.map(lambda x: x[row % batch], request)
         request = dataclasses.replace(
             request,
-            prompt_length=jnp.where(padding, 1, request.prompt_length),
-            max_new_tokens=jnp.where(padding, 0, request.max_new_tokens),
+            prompt_length=jnp.where(row < batch, request.prompt_length, 1),
+            max_new_tokens=jnp.where(row < batch, request.max_new_tokens, 0),
         )
     return jax.device_put((prompts, request), NamedSharding(mesh, PartitionSpec(DATA)))
+
+
+def split_rows(state: DecodeState, mesh: Mesh | None) -> DecodeState:
+    """Every array of a prefilled ``state`` [B, ...] split over "data".
+
+    Most are already, by propagation from the batch; counters that start as
+    constants come out replicated. A split over "model" is kept.
+    """
+    if mesh is None:
+        return state
+
+    def place(leaf: Array) -> Array:
+        spec = tuple(leaf.sharding.spec)
+        if spec[:1] == (DATA,):
+            return leaf
+        return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(DATA, *spec[1:])))
+
+    return jax.tree.map(place, state)
 
 
 def check_divides(batch: int, mesh: Mesh | None) -> None:

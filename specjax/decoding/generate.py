@@ -62,7 +62,8 @@ def prefill(program: Program, params: tuple[Params, Params], prompts: Array, req
     mesh = sharding.mesh_of(params)
     sharding.check_divides(prompts.shape[0], mesh)
     prompts, request = sharding.place_batch(prompts, request, mesh)
-    return _prefill(program, params, jnp.asarray(prompts, jnp.int32), request)
+    state = _prefill(program, params, jnp.asarray(prompts, jnp.int32), request)
+    return sharding.split_rows(state, mesh)
 
 
 def stream(
