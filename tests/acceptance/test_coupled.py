@@ -10,6 +10,7 @@ from specjax.types import Proposal
 
 RULE = Coupled()
 GAMMA, V = 3, 5
+COUNT = 200_000
 
 
 @pytest.fixture(scope="module")
@@ -57,30 +58,36 @@ def test_noise_belongs_to_the_position():
     assert len(np.unique(wide)) == wide.size
 
 
-def test_draw_follows_the_law():
-    """200,000 draws; each frequency within 5 standard deviations."""
-    count, p = 200_000, np.array([0.5, 0.3, 0.0, 0.15, 0.05])
-    noise = jax.random.gumbel(jax.random.key(0), (count, V))
-    tokens = jax.jit(jax.vmap(RULE.draw, in_axes=(0, None)))(noise, jnp.float32(p))
-    seen = np.bincount(tokens, minlength=V) / count
-    assert np.all(np.abs(seen - p) <= 5 * np.sqrt(p * (1 - p) / count))
+@pytest.fixture(scope="module")
+def draws():
+    """[N] draws of seeds 0..N-1 from each of two laws, with the noise of one position."""
+
+    @jax.jit
+    def run(p, q):
+        noise = lambda seed: RULE.noise(jax.random.key(seed), jnp.int32(0), jnp.int32(9), 0, V)[1][0]
+        both = lambda noise: (RULE.draw(noise, p), RULE.draw(noise, q))
+        return jax.vmap(lambda seed: both(noise(seed)))(jnp.arange(COUNT, dtype=jnp.uint32))
+
+    return lambda p, q: [np.asarray(x) for x in run(jnp.float32(p), jnp.float32(q))]
+
+
+def test_draw_follows_the_law(draws):
+    """Each frequency within 5 standard deviations."""
+    p, q = np.array([0.5, 0.3, 0.0, 0.15, 0.05]), np.full(V, 0.2)
+    for law, tokens in zip((p, q), draws(p, q)):
+        seen = np.bincount(tokens, minlength=V) / COUNT
+        assert np.all(np.abs(seen - law) <= 5 * np.sqrt(law * (1 - law) / COUNT))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_match_probability(seed):
-    """sum_v 1 / sum_u max(p_u / p_v, q_u / q_v), between (1 - TV) / (1 + TV) and 1 - TV; within 5 sd of 200,000."""
-    rng = np.random.default_rng(seed)
-    p, q = rng.dirichlet(np.full(V, 0.7), 2) + 1e-9
+def test_match_probability(draws, seed):
+    """sum_v 1 / sum_u max(p_u / p_v, q_u / q_v), from (1 - TV) / (1 + TV) to 1 - TV; within 5 sd."""
+    p, q = np.random.default_rng(seed).dirichlet(np.full(V, 0.7), 2) + 1e-9
     formula = sum(1 / np.maximum(p / p[v], q / q[v]).sum() for v in range(V))
     distance = np.abs(p - q).sum() / 2
     assert (1 - distance) / (1 + distance) <= formula + 1e-9 <= 1 - distance + 2e-9
-
-    noise = jax.random.gumbel(jax.random.key(seed), (200_000, V))
-    draws = jax.jit(
-        jax.vmap(lambda noise: (RULE.draw(noise, jnp.float32(p)), RULE.draw(noise, jnp.float32(q))))
-    )
-    own, drafted = draws(noise)
-    assert np.mean(own == drafted) == pytest.approx(formula, abs=5 * np.sqrt(0.25 / 200_000))
+    own, drafted = draws(p, q)
+    assert np.mean(own == drafted) == pytest.approx(formula, abs=5 * np.sqrt(0.25 / COUNT))
 
 
 def test_equal_laws_always_match_and_greedy_needs_no_noise(judge):
