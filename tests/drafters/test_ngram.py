@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.drafters.ngram import fit_bigram, fit_unigram
+from specjax.drafters.ngram import NgramDrafter, fit_bigram, fit_unigram
+from specjax.sampling import draw
 
 V = 9
 IDS = np.random.default_rng(3).choice(V - 1, p=np.arange(1, V) / 36, size=150)  # V - 1 never occurs
@@ -47,6 +49,21 @@ def test_unigram_is_the_smoothed_frequency_whatever_came_before():
     for last in (0, V - 1):
         np.testing.assert_allclose(table.law(last), expected, atol=1e-6)
         assert int(table.likeliest(last)) == expected.argmax()
+
+
+def test_each_draft_is_drawn_from_the_row_of_the_one_before():
+    """At temperature 1 q is the table's own law; the argmax drafter walks its likeliest tokens."""
+    table = fit_bigram(IDS, V)
+    tokens, length, warp = jnp.array([0, 5, 0, 0, 0, 0]), jnp.int32(2), lambda x: jax.nn.softmax(x, axis=-1)
+    propose = lambda drafter: drafter.propose(
+        ((), table), jnp.int32(3), tokens, length, 3, jnp.int32(2), jnp.array([0.9, 0.1, 0.5]), draw, warp
+    )[0]
+    sampled = propose(NgramDrafter())
+    before = [5, *sampled.tokens[:2].tolist()]
+    np.testing.assert_allclose(sampled.probs, [table.law(u) for u in before], atol=1e-6)
+    likeliest = propose(NgramDrafter(argmax=True))
+    assert likeliest.tokens.tolist() == [int(table.best[u]) for u in (5, *likeliest.tokens[:2].tolist())]
+    assert likeliest.probs is None and int(likeliest.num_drafted) == 2
 
 
 def test_a_large_vocabulary_fits_in_memory():
