@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
-from typing import Any, Protocol
+from typing import Any, Protocol, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,7 @@ PROMPT, ACCEPTED, RESIDUAL, BONUS = 0, 1, 2, 3
 ORIGINS = ("prompt", "accepted", "residual", "bonus")
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 def pytree(cls: type) -> type:
     """A frozen, keyword-only dataclass that jit, vmap and tree_map see as a pytree."""
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
