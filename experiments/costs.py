@@ -103,7 +103,7 @@ def _model_steps(model: LanguageModel, params: Params, tokens: Array, cache: Any
 
     def step(tokens: Array, cache: Any) -> tuple[Array, Any]:
         output = model.apply(params, tokens, cache)
-        return jnp.argmax(output.logits, axis=-1).astype(jnp.int32), kv.rewind(output.cache, cache.length)
+        return sampling.first_argmax(output.logits), kv.rewind(output.cache, cache.length)
 
     return jax.lax.fori_loop(0, num_steps, lambda _, carry: jax.vmap(step)(*carry), (tokens, cache))
 
