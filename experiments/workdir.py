@@ -81,7 +81,7 @@ class Workdir:
         """All rows, and ``results.jsonl`` holding them; again if another process added one meanwhile."""
         while True:
             files = self._cell_files()
-            rows = [row for row in map(_read_json, files) if row is not None]
+            rows = sorted((row for row in map(_read_json, files) if row is not None), key=_place)
             _write_atomically(self.path / "results.jsonl", "".join(_dump(row) + "\n" for row in rows))
             if self._cell_files() == files:
                 return rows
@@ -116,6 +116,8 @@ class Workdir:
         return sorted(self.cells.glob("*.json"))
 
     def _refuse_conflicts(self, stored: Row, settings: SweepSettings, resolved: Row) -> None:
+        if not {"settings", "resolved"} <= stored.keys():
+            raise ValueError(f"workdir {self.path} holds a config.json that no sweep wrote. Use another --workdir")
         ours = json.loads(_dump({**shared(settings), **resolved}))
         theirs = {k: v for k, v in {**stored["settings"], **stored["resolved"]}.items() if k not in AXES}
         # A name that is new to the workdir (a further draft model) is no conflict.
@@ -126,6 +128,11 @@ class Workdir:
             raise ValueError(
                 f"workdir {self.path} belongs to a sweep with other settings: {words}. Use another --workdir"
             )
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    """Sorts the lines of results: neighbours are cells that one compares."""
+    return tuple(row[key] for key in ("target", "drafter", "acceptance", "temperature", "gamma", "cell_id"))
 
 
 def _extended(stored: Row | None, launched: Row) -> Row:
