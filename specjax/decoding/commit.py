@@ -53,9 +53,7 @@ def commit(
         params,
         draft_state,
         tokens,
-        Outcome(
-            old_length=state.length, num_emitted=num_emitted, emitted=emitted, features=output.features
-        ),
+        Outcome(old_length=state.length, num_emitted=num_emitted, emitted=emitted, features=output.features),
     )
     return DecodeState(
         tokens=tokens,
@@ -65,7 +63,12 @@ def commit(
         draft_state=draft_state,
         want=next_want(program, request, available),
         statistics=_count(
-            state.statistics, ~state.done, bucket, num_emitted, proposal, verdict,
+            state.statistics,
+            ~state.done,
+            bucket,
+            num_emitted,
+            proposal,
+            verdict,
             chain.overlap(proposal, target_probs[:gamma]),
         ),
         trace=_trace(state, num_emitted, proposal, verdict),

@@ -46,7 +46,9 @@ def decode_round(
 
     with jax.named_scope("commit"):
         bucket = program.gammas.index(gamma)
-        return commit(program, params, bucket, request, state, draft_state, proposal, output, target_probs, verdict)
+        return commit(
+            program, params, bucket, request, state, draft_state, proposal, output, target_probs, verdict
+        )
 
 
 def _draft(

@@ -139,7 +139,12 @@ class Decoder(nnx.Module):
             self.lm_head = Linear(c.hidden_size, c.vocab_size, ("vocab", "embed"), dtype, rngs)
 
     def __call__(
-        self, tokens: Array, cache: kv.KVCache, positions: Array, mask: Array, taps: tuple[int | str, ...] = ()
+        self,
+        tokens: Array,
+        cache: kv.KVCache,
+        positions: Array,
+        mask: Array,
+        taps: tuple[int | str, ...] = (),
     ) -> tuple[Array, tuple[Array, ...], kv.KVCache]:
         """tokens [T], positions [T], mask [T, S] -> (logits [T, V] float32, taps [T, D] each, cache).
 

@@ -28,7 +28,12 @@ class LanguageModel(Protocol):
     def init_cache(self, max_len: int) -> Any: ...
 
     def apply(
-        self, params: Params, tokens: Array, cache: Any, positions: Array | None = None, mask: Array | None = None
+        self,
+        params: Params,
+        tokens: Array,
+        cache: Any,
+        positions: Array | None = None,
+        mask: Array | None = None,
     ) -> ModelOutput:
         """Writes the T rows of ``tokens`` at ``cache.length``, then attends."""
         ...
