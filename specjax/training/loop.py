@@ -149,7 +149,7 @@ def _update(
     updates, opt_state = recipe.optimizer().update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     state = dataclasses.replace(state, params=params, opt_state=opt_state, step=state.step + 1)
-    return state, {"loss": loss, "gradient_norm": optax.global_norm(gradients)}
+    return state, {"loss": loss, "gradient_norm": optax.tree.norm(gradients)}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -1,0 +1,49 @@
+"""The embedded larger draft: 0.60M parameters, distilled from the embedded target.
+
+COMMAND  python -m experiments.train --config=configs/train_draft.py --workdir=runs/draft
+COST     (to be filled in)
+RESULT   (to be filled in)
+"""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+TARGET = Path(__file__).parent.parent / "specjax" / "assets" / "target"
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        {
+            "teacher": str(TARGET),
+            # A third of the windows is text of the target's own: what a draft meets while decoding.
+            "self_generated": {
+                "rows": 3072,
+                "prompt_length": 48,
+                "temperatures": (0.0, 0.6, 1.0),
+                "batch_size": 64,
+            },
+            "export": "",  # where the Hugging Face folder goes; empty: WORKDIR/export
+            "model": {
+                "vocab_size": 4096,
+                "hidden_size": 112,
+                "intermediate_size": 256,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 2,
+                "head_dim": 56,
+                "max_position_embeddings": 1024,
+                "tie_word_embeddings": True,
+            },
+            "stages": ((1100, 16, 256),),  # (steps, rows a batch, tokens a row)
+            "learning_rate": 4e-3,
+            "warmup_steps": 100,
+            "final_fraction": 0.05,
+            "weight_decay": 0.05,
+            "clip_norm": 1.0,
+            "seed": 0,
+            "checkpoint_every": 100,
+            "evaluate_every": 100,
+            "evaluation_batches": 8,
+        }
+    )

@@ -1,0 +1,96 @@
+import io
+import json
+
+import numpy as np
+import pytest
+import rich.console
+
+from configs import train_target
+from experiments import train, train_config
+from specjax.data.corpora import Corpus, Module
+from specjax.data.tokenizers import check_same_ids, load_tokenizer
+from specjax.models import huggingface
+
+TEXT = "def scale(values, factor):\n    return [factor * value for value in values]\n\n\n" * 30
+
+
+def tiny_config(**changes):
+    config = train_target.get_config()
+    config.model.update(
+        vocab_size=280,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=4,
+    )
+    config.update(stages=((2, 2, 24), (1, 1, 32)), warmup_steps=1, evaluation_batches=1, evaluate_every=2)
+    config.update(changes)
+    return config
+
+
+def run(config, workdir):
+    output = io.StringIO()
+    train.run_training(train_config.resolve(config), workdir, rich.console.Console(file=output, width=1000))
+    return output.getvalue()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_library():
+    corpora = [
+        Corpus(modules=(Module(name=f"{name}.py", text=TEXT + f"{name} = 1\n"),)) for name in ("a", "b")
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "standard_library", lambda: tuple(corpora))
+        yield
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "target"
+    return workdir, run(tiny_config(), workdir)
+
+
+def test_a_run_reports_and_exports(target):
+    workdir, told = target
+    assert "step 2/3: loss" in told and "tokens/s" in told and "min left" in told
+    summary = json.loads((workdir / "summary.json").read_text())
+    assert summary["tokens"] == 2 * 2 * 24 + 32 and summary["held_out_loss"] < 5.64  # log 280
+    model, _ = huggingface.load(workdir / "export")
+    assert model.vocab_size == load_tokenizer(workdir / "export").get_vocab_size() == 280
+
+
+def test_a_finished_run_says_so_and_another_recipe_is_refused(target):
+    workdir, _ = target
+    before = (workdir / "metrics.jsonl").read_bytes()
+    assert "is finished, nothing to do" in run(tiny_config(), workdir)
+    assert (workdir / "metrics.jsonl").read_bytes() == before
+    with pytest.raises(ValueError, match=r"learning_rate: 0\.0015 in the workdir, 0\.5 now"):
+        run(tiny_config(learning_rate=0.5), workdir)
+
+
+def test_a_draft_learns_from_the_exported_target_and_its_text(target, tmp_path):
+    teacher = target[0] / "export"
+    config = tiny_config(teacher=str(teacher), stages=((2, 2, 24),), export=str(tmp_path / "draft"))
+    config.self_generated.update(rows=6, batch_size=3, prompt_length=5)
+    told = run(config, tmp_path / "run")
+    assert "sampling 6 rows" in told and "held out agreement" in told
+    check_same_ids(load_tokenizer(teacher), load_tokenizer(tmp_path / "draft"))
+    rows = np.load(tmp_path / "run" / "self_generated.npy")
+    assert rows.shape == (6, 25) and rows.min() >= 0 and rows.max() < 280
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert settings["teacher_sha256"] == huggingface.weights_hash(teacher)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stages": ((2, 2),)}, r"stages\[0\] must be integers \(steps, batch_size, context\), got \(2, 2\)"),
+        ({"stages": ((2, 2, 8.5),)}, r"stages\[0\] must be integers"),
+        ({"self_generated": {"rows": 3, "batch_size": 3}}, "self_generated.rows needs a teacher"),
+    ],
+)
+def test_wrong_configs_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        train_config.resolve(tiny_config(**changes))

@@ -1,0 +1,110 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import cache as kv
+from specjax.models.decoder import DecoderConfig
+from specjax.models.language_model import from_config, init_params, logical_axes
+
+CONFIG = DecoderConfig(
+    vocab_size=13,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=6,
+    max_position_embeddings=32,
+)
+TOKENS = jnp.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8])
+SLOTS = 16
+
+
+@pytest.fixture(scope="module")
+def params():
+    return init_params(CONFIG, 0)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return from_config(CONFIG, taps=(0, 2, "final"))
+
+
+@pytest.fixture(scope="module")
+def apply(model):
+    return jax.jit(model.apply)
+
+
+@pytest.fixture(scope="module")
+def teacher_forced(apply, model, params):
+    return apply(params, TOKENS, model.init_cache(SLOTS))
+
+
+@pytest.mark.parametrize("pieces", [[1] * 12, [5, 4, 3], [11, 1]], ids=["stepwise", "chunks", "prefill"])
+def test_cached_steps_give_the_teacher_forced_logits(apply, model, params, teacher_forced, pieces):
+    cache, logits, start = model.init_cache(SLOTS), [], 0
+    for size in pieces:
+        output = apply(params, TOKENS[start : start + size], cache)
+        cache, start = output.cache, start + size
+        logits.append(output.logits)
+    np.testing.assert_allclose(jnp.concatenate(logits), teacher_forced.logits, atol=2e-5)
+    assert cache.length == len(TOKENS)
+
+
+def test_the_future_does_not_leak(apply, model, params, teacher_forced):
+    changed = apply(params, TOKENS.at[7].set(0), model.init_cache(SLOTS)).logits
+    np.testing.assert_array_equal(changed[:7], teacher_forced.logits[:7])
+    assert jnp.abs(changed[7:] - teacher_forced.logits[7:]).max(axis=-1).min() > 1e-4
+
+
+def test_rewinding_is_setting_the_length(apply, model, params, teacher_forced):
+    wrong = apply(params, jnp.array([7, 7, 7]), apply(params, TOKENS[:4], model.init_cache(SLOTS)).cache)
+    output = apply(params, TOKENS[4:5], kv.rewind(wrong.cache, jnp.int32(4)))
+    np.testing.assert_allclose(output.logits, teacher_forced.logits[4:5], atol=2e-5)
+
+
+def test_taps(model, params, teacher_forced):
+    embeddings, last, final = teacher_forced.features
+    np.testing.assert_array_equal(embeddings, params["embed_tokens"][TOKENS])
+    assert last.shape == (len(TOKENS), CONFIG.hidden_size)
+    np.testing.assert_allclose(final @ params["embed_tokens"].T, teacher_forced.logits, atol=1e-5)
+    rms = jnp.sqrt((last**2).mean(-1, keepdims=True) + CONFIG.rms_norm_eps)
+    np.testing.assert_allclose(last / rms, final, atol=1e-5)
+
+
+def test_an_explicit_mask_and_positions_reproduce_the_default(apply, model, params, teacher_forced):
+    positions = jnp.arange(len(TOKENS))
+    mask = jnp.arange(SLOTS)[None, :] <= positions[:, None]
+    output = apply(params, TOKENS, model.init_cache(SLOTS), positions, mask)
+    np.testing.assert_allclose(output.logits, teacher_forced.logits, atol=2e-5)
+
+
+def test_attention_sees_only_differences_of_positions(apply, model, params, teacher_forced):
+    shifted = apply(params, TOKENS, model.init_cache(SLOTS), jnp.arange(len(TOKENS)) + 9)
+    np.testing.assert_allclose(shifted.logits, teacher_forced.logits, atol=2e-5)
+    stretched = apply(params, TOKENS, model.init_cache(SLOTS), 3 * jnp.arange(len(TOKENS)))
+    assert jnp.abs(stretched.logits - teacher_forced.logits).max() > 1e-3
+
+
+def test_models_compare_by_value(model):
+    assert from_config(CONFIG, taps=(0, 2, "final")) == model
+    assert hash(from_config(CONFIG)) == hash(from_config(dataclasses.replace(CONFIG)))
+    assert from_config(CONFIG) != from_config(dataclasses.replace(CONFIG, rope_theta=5e5))
+
+
+def test_every_weight_has_axes_of_its_own_rank(model, params):
+    is_axes = lambda leaf: isinstance(leaf, tuple)
+    ranks = jax.tree.map(len, logical_axes(model), is_leaf=is_axes)
+    assert ranks == jax.tree.map(lambda leaf: leaf.ndim, params)
+
+
+def test_untied_head_is_its_own_matrix():
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=False)
+    model, params = from_config(config), init_params(config, 0)
+    apply, cache = jax.jit(model.apply), model.init_cache(SLOTS)
+    before = apply(params, TOKENS, cache).logits
+    params["lm_head"]["weight"] *= 2
+    np.testing.assert_allclose(apply(params, TOKENS, cache).logits, 2 * before, rtol=1e-5)
