@@ -47,7 +47,10 @@ def main(argv: list[str]) -> None:
 def run_training(run: Run, workdir: epath.Path, console: rich.console.Console) -> None:
     """Train, evaluate on everything held out, export."""
     training, held_out = standard_library()
+    vocab_size = run.recipe.model.vocab_size
     teacher = Teacher(*huggingface.load(run.teacher)) if run.teacher else None
+    if teacher and teacher.model.vocab_size != vocab_size:
+        raise ValueError(f"model.vocab_size {vocab_size} is not the teacher's {teacher.model.vocab_size}")
     identity = {
         "corpus_sha256": training.sha256,
         "held_out_sha256": held_out.sha256,
@@ -62,7 +65,7 @@ def run_training(run: Run, workdir: epath.Path, console: rich.console.Console) -
     if run.teacher:
         tokenizer = load_tokenizer(run.teacher)
     else:
-        tokenizer = train_tokenizer((module.text for module in training.modules), run.recipe.model.vocab_size)
+        tokenizer = train_tokenizer((module.text for module in training.modules), vocab_size)
     stream = token_stream(training, tokenizer)
     rows = _teacher_rows(run, teacher, stream, workdir, console) if teacher and run.self_generated else None
     text = Text(training=stream, held_out=token_stream(held_out, tokenizer), rows=rows)
@@ -71,6 +74,7 @@ def run_training(run: Run, workdir: epath.Path, console: rich.console.Console) -
     summary = {**_summary(run, state, text, teacher), **identity}
     export = epath.Path(run.export or workdir / "export")
     huggingface.save(export, from_config(run.recipe.model), state.params, tokenizer)
+    (export / "README.md").write_text(model_card(run, summary))
     summary_path.write_text(json.dumps(summary) + "\n")
     console.print(f"exported to {export}: {summary}")
 
@@ -103,6 +107,18 @@ def _summary(run: Run, state: TrainState, text: Text, teacher: Teacher | None) -
         "seconds": round(float(state.seconds)),
         **evaluate(from_config(run.recipe.model), state.params, batches, teacher),
     }
+
+
+def model_card(run: Run, summary: dict[str, Any]) -> str:
+    """The README of an exported folder."""
+    origin = "distilled from the embedded target" if run.teacher else "trained"
+    figures = "".join(f"- {name.replace('_', ' ')}: {value}\n" for name, value in summary.items() if value)
+    return (
+        f"A LlamaForCausalLM of specjax's embedded pair, {origin} by `python -m experiments.train` on the\n"
+        "source of Python's standard library, some modules held out; bfloat16 weights, float32 training.\n"
+        "It continues Python code; it is good for trying speculative decoding and for nothing else.\n\n"
+        f"{figures}"
+    )
 
 
 class Display:

@@ -81,6 +81,15 @@ def test_a_draft_learns_from_the_exported_target_and_its_text(target, tmp_path):
     assert rows.shape == (6, 25) and rows.min() >= 0 and rows.max() < 280
     settings = json.loads((tmp_path / "run" / "config.json").read_text())
     assert settings["teacher_sha256"] == huggingface.weights_hash(teacher)
+    card = (tmp_path / "draft" / "README.md").read_text()
+    assert "distilled from" in card and f"teacher sha256: {settings['teacher_sha256']}" in card
+
+
+def test_a_draft_of_another_vocabulary_is_refused(target, tmp_path):
+    config = tiny_config(teacher=str(target[0] / "export"))
+    config.model.vocab_size = 281
+    with pytest.raises(ValueError, match="vocab_size 281 is not the teacher's 280"):
+        run(config, tmp_path)
 
 
 @pytest.mark.parametrize(
