@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from experiments import catalogue, costs, rows, runner
@@ -20,7 +19,6 @@ from experiments.plan import Plan
 from experiments.progress import SweepProgress
 from experiments.runner import Batch, Timed
 from experiments.workdir import Row, Workdir
-from specjax.analysis import trace
 from specjax.analysis.records import Costs, PromptRecord
 from specjax.decoding.generate import prefill
 from specjax.decoding.program import Program
@@ -115,14 +113,16 @@ class GroupRun:
     def _warm_up(self) -> None:
         """Compiles every program for every prompt-length bucket, so that no timed run compiles."""
         by_width = {batch.tokens.shape[1]: batch for batch in self.batches}
+        requests = {width: self._request(batch, 0, 2) for width, batch in by_width.items()}
+        compiled = lambda program, params: sum(
+            runner.warm_up(program, params, batch, requests[width]) for width, batch in by_width.items()
+        )
         self.launch.progress.working_on(f"compiling {self.cells[0]}")
-        for batch in by_width.values():
-            runner.warm_up(self.baseline, (self.target.params, ()), batch, self._request(batch, 0, 2))
+        baseline_seconds = compiled(self.baseline, (self.target.params, ()))
         for cell in self._live():
             with self._failures_of([cell]):
-                self.compile_seconds[cell] = sum(
-                    runner.warm_up(self._program(cell), self._params(cell), batch, self._request(batch, 0, 2))
-                    for batch in by_width.values()
+                self.compile_seconds[cell] = (
+                    baseline_seconds if cell.is_baseline else compiled(self.programs[cell], self.params)
                 )
 
     def _program(self, cell: Cell) -> Program:
@@ -183,17 +183,10 @@ class GroupRun:
             lines.append({"record": record.to_dict(), "identical": same})
         self.launch.workdir.append_records(self.ids[cell], lines)
         if repeat == 0 and batch.number == 0:
-            self._store_trace(cell, timed)
+            drawn = runner.first_trace(timed, self.target, title=str(cell))
+            self.launch.workdir.write_trace(self.ids[cell], drawn)
         if len(self.records[cell]) == self.settings.num_prompts * self.settings.repeats:
             self._finish(cell)
-
-    def _store_trace(self, cell: Cell, timed: Timed) -> None:
-        """The first prompt, token by token."""
-        text = lambda token: self.target.tokenizer.decode([token], skip_special_tokens=False)
-        origins = jax.tree.map(lambda leaf: leaf[0], timed.state.trace)
-        tokens, length = timed.state.tokens[0], timed.state.length[0]
-        drawn = trace.from_arrays(tokens, length, origins, text, title=str(cell))
-        self.launch.workdir.write_trace(self.ids[cell], drawn)
 
     def _finish(self, cell: Cell) -> None:
         keys = sorted(self.records[cell])

@@ -15,7 +15,7 @@ from absl import flags
 from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
 
-from experiments.settings import SweepSettings, nearest
+from experiments.settings import SweepSettings, from_config, nearest
 
 
 class CommaTuple(tuple_parser.TupleParser):
@@ -42,19 +42,33 @@ def _number_or_text(text: str) -> int | float | str:
     return text
 
 
-def define_config(default: str | None = None) -> flags.FlagHolder:
-    """The --config flag of a sweep-shaped main; its keys are those of ``SweepSettings``."""
+def define_config(
+    default: str | None = None, flag_values: flags.FlagValues = flags.FLAGS, argv: Sequence[str] | None = None
+) -> flags.FlagHolder:
+    """The --config flag of a sweep-shaped main; its keys are those of ``SweepSettings``.
+
+    ``flag_values`` and ``argv`` stand in for the command line of the process in tests.
+    """
     config_flags.register_flag_parser_for_type(tuple, CommaTuple())
-    return config_flags.DEFINE_config_file("config", default, "configs/FILE.py[:variant]", lock_config=True)
+    help_text = "configs/FILE.py[:variant]; --config.KEY=VALUE overrides"
+    return config_flags.DEFINE_config_file("config", default, help_text, flag_values, sys_argv=argv)
 
 
-def parse_flags(argv: Sequence[str]) -> list[str]:
+def parse_flags(argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:
     """For ``app.run(main, flags_parser=parse_flags)``: absl's parsing with errors a reader can act on."""
     try:
         check_override_names(argv)
-        return flags.FLAGS(argv)
+        return flag_values(argv)
     except (flags.Error, AttributeError, KeyError, ValueError, OSError) as error:
         fail(last_line(error))
+
+
+def read_settings(config: flags.FlagHolder) -> SweepSettings:
+    """The settings behind the --config flag. ValueError for a file that is missing or not a valid config."""
+    try:
+        return from_config(config.value)
+    except OSError as error:  # ml_collections reports a file it could not load when it is first looked into
+        raise ValueError(f"--config: {last_line(error)}") from None
 
 
 def check_override_names(argv: Sequence[str]) -> None:

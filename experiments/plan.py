@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 from jax.sharding import Mesh
@@ -50,19 +51,24 @@ def prepare(settings: SweepSettings) -> Plan:
     mesh = make_mesh(settings)
     targets = {name: catalogue.load_target(name, settings.dtype) for name in settings.targets}
     draft_models = catalogue.load_draft_models(settings)
-    token_ids = {}
-    for name, target in targets.items():
-        token_ids[name] = encode(prompts, target)
-        _check_lengths(prompts, token_ids[name], target, "target")
-        for draft in draft_models.values():
-            catalogue.check_pair(target, draft)
-            _check_lengths(prompts, token_ids[name], draft, "draft")
+    for target, draft in itertools.product(targets.values(), draft_models.values()):
+        catalogue.check_pair(target, draft)
     if mesh is not None:
         targets = {name: _placed(model, mesh) for name, model in targets.items()}
         draft_models = {name: _replicated(model, mesh) for name, model in draft_models.items()}
-    return Plan(
-        settings=settings, targets=targets, draft_models=draft_models, prompts=prompts, token_ids=token_ids
-    )
+    plan = Plan(settings=settings, targets=targets, draft_models=draft_models, prompts=(), token_ids={})
+    return with_prompts(plan, prompts)
+
+
+def with_prompts(plan: Plan, prompts: tuple[Prompt, ...]) -> Plan:
+    """``plan`` on other prompts. Raises ValueError for one that is empty or longer than a context."""
+    token_ids = {}
+    for name, target in plan.targets.items():
+        token_ids[name] = encode(prompts, target)
+        _check_lengths(prompts, token_ids[name], target, "target")
+        for draft in plan.draft_models.values():
+            _check_lengths(prompts, token_ids[name], draft, "draft")
+    return dataclasses.replace(plan, prompts=prompts, token_ids=token_ids)
 
 
 def load_prompts(settings: SweepSettings) -> tuple[Prompt, ...]:

@@ -16,7 +16,9 @@ import numpy as np
 
 from experiments.catalogue import LoadedDrafter, LoadedModel
 from experiments.settings import SweepSettings
+from specjax.analysis import trace
 from specjax.analysis.records import PromptRecord
+from specjax.analysis.trace import DecodeTrace
 from specjax.decoding.generate import decode_donated, prefill
 from specjax.decoding.program import Program, buffer_length
 from specjax.sharding import mesh_of, place_batch
@@ -165,3 +167,10 @@ def row_records(
 def identical_rows(timed: Timed, baseline: Timed, batch: Batch) -> list[bool]:
     """Whether each real row's tokens are those of plain decoding."""
     return [np.array_equal(timed.tokens(row), baseline.tokens(row)) for row in range(len(batch.index))]
+
+
+def first_trace(timed: Timed, target: LoadedModel, title: str) -> DecodeTrace:
+    """The decode of the first row, token by token."""
+    text = lambda token: target.tokenizer.decode([token], skip_special_tokens=False)
+    origins = jax.tree.map(lambda leaf: leaf[0], timed.state.trace)
+    return trace.from_arrays(timed.state.tokens[0], timed.state.length[0], origins, text, title=title)

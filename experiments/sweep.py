@@ -20,7 +20,6 @@ from experiments.cells import all_cells, cell_id, groups, share
 from experiments.group import GroupRun, Launch, num_units
 from experiments.plan import Plan, prepare
 from experiments.progress import SweepProgress
-from experiments.settings import from_config
 from experiments.workdir import Row, Workdir
 from specjax.analysis.cells import by_drafter, by_temperature
 from specjax.analysis.report import write_report
@@ -39,7 +38,7 @@ def main(argv: list[str]) -> int:
     if argv[1:]:
         launch.fail(f"unexpected arguments {' '.join(argv[1:])}; every option starts with --")
     try:
-        settings = from_config(CONFIG.value)
+        settings = launch.read_settings(CONFIG)
         share(all_cells(settings), CELLS.value)
         plan = prepare(settings)
         workdir = Workdir(WORKDIR.value)

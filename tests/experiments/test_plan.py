@@ -1,0 +1,92 @@
+"""Everything a user can get wrong about models and prompts is refused before anything is compiled."""
+
+import json
+
+import pytest
+from tiny_pair import TEXTS, save_model
+
+from experiments import compilation
+from experiments.plan import prepare
+from experiments.settings import SweepSettings
+from specjax.data.tokenizers import train_tokenizer
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    """Loading weights may convert dtypes; no program of a sweep may be built."""
+    with compilation.watch() as seen:
+        yield
+    assert not {name for name in seen.programs if "prefill" in name or "decode" in name or "steps" in name}
+
+
+def refusal(fields):
+    with pytest.raises(ValueError) as caught:
+        prepare(SweepSettings(**fields))
+    message = str(caught.value)
+    assert len(message.splitlines()) <= 2
+    return message
+
+
+def test_a_good_plan(tiny):
+    plan = prepare(SweepSettings(**tiny))
+    (target,) = tiny["targets"]
+    assert [len(ids) > 0 for ids in plan.token_ids[target]] == [True, True]
+    models = (target, tiny["drafters"][1])
+    assert set(plan.resolved()) == {"prompts_hash", *(f"weights of {name}" for name in models)}
+
+
+@pytest.mark.parametrize(
+    "key, value, told",
+    [
+        ("targets", ("targt",), "unknown 'targt'; nearest is 'target', or a folder"),
+        ("targets", ("./nowhere",), "no folder nowhere"),
+        ("drafters", ("drft",), "unknown 'drft'; nearest is 'draft'"),
+        ("drafters", ("promptlookup",), "nearest is 'prompt_lookup'"),
+        ("rules", ("rejecton",), "unknown 'rejecton'; nearest is 'rejection'"),
+        ("rules", ("none",), "unknown 'none'; known are rejection, block, coupled"),
+        ("prompts", "nowhere.jsonl", "prompts: no file nowhere.jsonl"),
+        ("num_prompts", 99, "holds 4; add --config.num_prompts=4"),
+        ("mesh", (64, 1), "needs 64 devices"),
+    ],
+)
+def test_names_files_and_devices(tiny, key, value, told):
+    assert told in refusal(tiny | {key: value})
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_prompt_longer_than_a_context(tiny, tmp_path, tokenizer, role):
+    num_tokens = max(len(tokenizer.encode(text).ids) for text in TEXTS[:2])
+    context = num_tokens - 3
+    short = save_model(tmp_path / "short", tokenizer, context=context)
+    fields = {"target": {"targets": (str(short),)}, "draft": {"drafters": (str(short),)}}[role]
+    message = refusal(tiny | fields)
+    excess = 3 + (role == "target")  # the target must also hold one new token
+    assert f"has {num_tokens} tokens, {excess} too many for the {role} short" in message
+
+
+def test_an_empty_prompt(tiny, tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"prompt": "x"}) + "\n" + json.dumps({"prompt": ""}) + "\n")
+    assert "line 2: the prompt is empty" in refusal(tiny | {"prompts": str(path)})
+
+
+def test_tokenizers_that_differ_in_one_id(tiny, tmp_path, tokenizer):
+    other = train_tokenizer([text.replace("queue", "stack") for text in TEXTS], tokenizer.get_vocab_size())
+    draft = save_model(tmp_path / "other", other)
+    message = refusal(tiny | {"drafters": (str(draft),)})
+    assert "big and other: target and draft tokenizers differ: id " in message
+
+
+def test_a_folder_without_weights(tiny, tmp_path, tokenizer):
+    folder = save_model(tmp_path / "empty", tokenizer)
+    (folder / "model.safetensors").unlink()
+    message = refusal(tiny | {"drafters": (str(folder),)})
+    assert f"model {str(folder)!r}" in message
+    assert "model.safetensors" in message
+
+
+def test_a_folder_whose_tensors_do_not_fit(tiny, tmp_path, tokenizer):
+    folder = save_model(tmp_path / "wide", tokenizer)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}))
+    assert "misshapen: model.layers.0.mlp.down_proj.weight" in refusal(tiny | {"targets": (str(folder),)})
