@@ -61,7 +61,7 @@ def commit(
         done=state.done | stopped,
         target_cache=kv.rewind(output.cache, length - 1),
         draft_state=draft_state,
-        want=next_want(program, request, available),
+        want=jnp.minimum(request.gamma, available),
         statistics=_count(
             state.statistics,
             ~state.done,
@@ -75,11 +75,6 @@ def commit(
     )
 
 
-def next_want(program: Program, request: Request, available: Array) -> Array:
-    """How many tokens the row would draft next: its own gamma, the bucket's, and what the drafter has."""
-    return jnp.minimum(jnp.minimum(request.gamma, program.gammas[-1]), available).astype(jnp.int32)
-
-
 def _cut(
     program: Program, request: Request, state: DecodeState, emitted: Array, verdict: Verdict
 ) -> tuple[Array, Array]:
@@ -88,15 +83,10 @@ def _cut(
     is_stop = (emitted[:, None] == request.stop_tokens[None, :]).any(axis=1)
     is_stop &= index <= verdict.num_accepted
     upto_stop = jnp.where(is_stop.any(), jnp.argmax(is_stop) + 1, verdict.num_accepted + 1)
-    room = row_limit(program, request) - state.length
+    room = jnp.minimum(request.prompt_length + request.max_new_tokens, program.capacity) - state.length
     num_emitted = jnp.where(state.done, 0, jnp.minimum(upto_stop, room)).astype(jnp.int32)
     stopped = (num_emitted >= room) | (is_stop.any() & (num_emitted == upto_stop))
     return num_emitted, stopped
-
-
-def row_limit(program: Program, request: Request) -> Array:
-    """[]: the length at which a row is done."""
-    return jnp.minimum(request.prompt_length + request.max_new_tokens, program.capacity)
 
 
 def _write(buffer: Array, new: Array, start: Array, count: Array) -> Array:

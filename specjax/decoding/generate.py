@@ -18,13 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import cache as kv
 from specjax import sampling, sharding
 from specjax.decoding.checks import check_batch
-from specjax.decoding.commit import next_want, row_limit
+from specjax.decoding.prefill import prefill
 from specjax.decoding.program import Program
 from specjax.decoding.round import decode_round
-from specjax.types import PADDING, PROMPT, Array, DecodeState, Params, Request, Statistics, Trace
+from specjax.types import Array, DecodeState, Params, Request
 
 
 def generate(
@@ -51,21 +50,6 @@ def generate(
     return sharding.drop_padding(state, batch)
 
 
-def prefill(program: Program, params: tuple[Params, Params], prompts: Array, request: Request) -> DecodeState:
-    """The state before the first round: prompts fed, nothing emitted; one compilation per P.
-
-    Its last prompt token is pending, as after any round, so the first round
-    is like all others and the first token is judged like all others. On a mesh
-    the batch must divide over "data": :func:`specjax.sharding.place_batch` pads it.
-    """
-    check_batch(program, prompts, request)
-    mesh = sharding.mesh_of(params)
-    sharding.check_divides(prompts.shape[0], mesh)
-    prompts, request = sharding.place_batch(prompts, request, mesh)
-    state = _prefill(program, params, jnp.asarray(prompts, jnp.int32), request)
-    return sharding.split_rows(state, mesh)
-
-
 def stream(
     program: Program, params: tuple[Params, Params], prompts: Array, request: Request
 ) -> Iterator[list[np.ndarray]]:
@@ -80,59 +64,11 @@ def stream(
     lengths = np.asarray(state.length)
     while not np.all(state.done):
         wanted = np.max(np.where(state.done, 0, state.want))
-        gamma = next(gamma for gamma in program.gammas if gamma >= wanted)
+        gamma = next((gamma for gamma in program.gammas if gamma >= wanted), program.gammas[-1])
         state = _round_donated(program, gamma, params, request, state)
         tokens, old, lengths = np.asarray(state.tokens), lengths, np.asarray(state.length)
         yield [row[start:end] for row, start, end in zip(tokens, old, lengths, strict=True)][:batch]
     return sharding.drop_padding(state, batch)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _prefill(
-    program: Program, params: tuple[Params, Params], prompts: Array, request: Request
-) -> DecodeState:
-    return jax.vmap(functools.partial(_prefill_row, program, params))(prompts, request)
-
-
-def _prefill_row(
-    program: Program, params: tuple[Params, Params], prompt: Array, request: Request
-) -> DecodeState:
-    size, length = program.max_len, request.prompt_length
-    real = jnp.arange(prompt.shape[0]) < length
-    prompt = jnp.where(real, prompt, 0)
-    output = program.target.apply(params[0], prompt, program.target.init_cache(size))
-    draft_state, available = (), jnp.int32(0)
-    if program.drafter is not None:
-        draft_state, available = program.drafter.init(
-            params, prompt, length, size, program.max_gamma, output.features
-        )
-    return DecodeState(
-        tokens=jnp.zeros((size,), jnp.int32).at[: prompt.shape[0]].set(prompt),
-        length=length,
-        done=length >= row_limit(program, request),
-        target_cache=kv.rewind(output.cache, length - 1),
-        draft_state=draft_state,
-        want=next_want(program, request, available),
-        statistics=_no_statistics(len(program.gammas), program.max_gamma),
-        trace=Trace(
-            origin=jnp.full((size,), PROMPT, jnp.int8),
-            rejected=jnp.full((size,), PADDING, jnp.int32),
-            round=jnp.full((size,), PADDING, jnp.int32),
-        ),
-    )
-
-
-def _no_statistics(num_buckets: int, max_gamma: int) -> Statistics:
-    zeros = lambda *shape: jnp.zeros(shape, jnp.int32)
-    return Statistics(
-        rounds=zeros(),
-        rounds_by_bucket=zeros(num_buckets),
-        rounds_by_drafted=zeros(max_gamma + 1),
-        tested=zeros(max_gamma),
-        accepted=zeros(max_gamma),
-        overlap=jnp.zeros((max_gamma,), jnp.float32),
-        cut=zeros(),
-    )
 
 
 def _batch_round(
@@ -147,7 +83,8 @@ def _decode(
 ) -> DecodeState:
     gammas = jnp.asarray(program.gammas)
     live = lambda state: jnp.any(~state.done)
-    bucket = lambda state: jnp.searchsorted(gammas, jnp.max(jnp.where(state.done, 0, state.want)))
+    wanted = lambda state: jnp.max(jnp.where(state.done, 0, state.want))
+    bucket = lambda state: jnp.searchsorted(gammas[:-1], wanted(state))  # the last one takes all the rest
 
     def one_pass(state: DecodeState) -> DecodeState:
         # One loop per bucket: a switch over the state would copy every cache twice a round.
