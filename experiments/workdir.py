@@ -117,7 +117,7 @@ class Workdir:
 
     def _refuse_conflicts(self, stored: Row, settings: SweepSettings, resolved: Row) -> None:
         if not {"settings", "resolved"} <= stored.keys():
-            raise ValueError(f"workdir {self.path} holds a config.json that no sweep wrote. Use another --workdir")
+            raise ValueError(f"workdir {self.path}: no sweep wrote its config.json. Use another --workdir")
         ours = json.loads(_dump({**shared(settings), **resolved}))
         theirs = {k: v for k, v in {**stored["settings"], **stored["resolved"]}.items() if k not in AXES}
         # A name that is new to the workdir (a further draft model) is no conflict.
