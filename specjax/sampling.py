@@ -60,12 +60,12 @@ def warp(logits: Array, sampling: SamplingParams, active: ActiveFilters | None =
     def sampled(logits: Array) -> Array:
         shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
         probs = jax.nn.softmax(shifted / jnp.where(greedy, 1.0, sampling.temperature), axis=-1)
-        for flag, keep, value in (
-            (active.top_k, _keep_top_k, sampling.top_k),
-            (active.top_p, _keep_top_p, sampling.top_p),
-            (active.min_p, _keep_min_p, sampling.min_p),
+        for flag, used, keep, value in (
+            (active.top_k, sampling.top_k > 0, _keep_top_k, sampling.top_k),
+            (active.top_p, sampling.top_p < 1, _keep_top_p, sampling.top_p),
+            (active.min_p, sampling.min_p > 0, _keep_min_p, sampling.min_p),
         ):
-            probs = jax.lax.cond(flag, _filter(keep, value), lambda probs: probs, probs)
+            probs = jax.lax.cond(flag, _filter(used, keep, value), lambda probs: probs, probs)
         return jnp.where(greedy, one_hot, probs)
 
     return jax.lax.cond(active.sampled, sampled, lambda _: one_hot, logits)
@@ -114,22 +114,25 @@ def _first_or_last(preferred: Array, possible: Array) -> Array:
     return jnp.where(jnp.any(preferred), jnp.argmax(preferred), last)
 
 
-def _filter(keep: Callable[[Array, Array], Array], value: Array) -> Callable[[Array], Array]:
-    """Zeroes what ``keep`` drops and renormalises each of the T rows."""
+def _filter(used: Array, keep: Callable[[Array, Array], Array], value: Array) -> Callable[[Array], Array]:
+    """Zeroes what ``keep`` drops and renormalises each of the T rows, if the request uses the filter.
+
+    Otherwise nothing is touched, not even a last bit: a row's law must not
+    depend on which filters its neighbours use.
+    """
 
     def apply(probs: Array) -> Array:
         kept = jnp.where(jax.vmap(keep, in_axes=(0, None))(probs, value), probs, 0.0)
-        return kept / kept.sum(axis=-1, keepdims=True)
+        return jnp.where(used, kept / kept.sum(axis=-1, keepdims=True), probs)
 
     return apply
 
 
 def _keep_top_k(probs: Array, k: Array) -> Array:
-    """Mask of the k largest of ``probs`` [V], ties by lowest index; k <= 0 keeps all."""
+    """Mask of the k largest of ``probs`` [V], ties by lowest index."""
     threshold = _largest_threshold(lambda t: jnp.sum(probs >= t) >= k)
     above, tied = probs > threshold, probs == threshold
-    keep = above | (tied & (jnp.cumsum(tied) <= k - above.sum()))
-    return keep | (k <= 0)
+    return above | (tied & (jnp.cumsum(tied) <= k - above.sum()))
 
 
 def _keep_top_p(probs: Array, top_p: Array) -> Array:
@@ -138,7 +141,7 @@ def _keep_top_p(probs: Array, top_p: Array) -> Array:
     threshold = _largest_threshold(lambda t: jnp.sum(jnp.where(probs >= t, probs, 0.0)) >= goal)
     above, tied = probs > threshold, probs == threshold
     before = jnp.sum(jnp.where(above, probs, 0.0)) + (jnp.cumsum(tied) - 1) * threshold
-    return above | (tied & (before < goal)) | (top_p >= 1)
+    return above | (tied & (before < goal))
 
 
 def _keep_min_p(probs: Array, min_p: Array) -> Array:
