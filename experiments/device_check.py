@@ -35,7 +35,7 @@ from specjax.analysis.records import Costs
 from specjax.decoding.generate import prefill
 from specjax.decoding.program import Program
 from specjax.sharding import mesh_of, place_batch
-from specjax.testing.parity import divergences
+from specjax.testing.parity import divergences, margin
 from specjax.types import Params, Request
 
 WORKDIR = flags.DEFINE_string("workdir", "runs/device_check", "Where device_check.json and profile/ go.")
@@ -49,6 +49,7 @@ CACHE = flags.DEFINE_string(
 )
 
 TEMPERATURES = (0.0, 1.0)  # greedy, and sampled with coupled noise
+CLOSE_CALL = 1e-4  # two best scores nearer than this may change places with the rounding
 MEASURED = ("alpha_accept", "tau", "tokens_per_second", "speedup", "speedup_cost_model")
 
 
@@ -167,10 +168,16 @@ def check_parity(setup: Setup) -> dict[str, Any]:
             plain = setup.decode(0, batch, temperature).state
             for gamma in setup.settings.gammas:
                 state = setup.decode(gamma, batch, temperature).state
-                request, rows = setup.request(batch, temperature), range(len(batch.index))
-                for each in divergences(setup.target.model, setup.target.params, request, plain, state, rows):
-                    where = {"gamma": gamma, "temperature": temperature}
-                    found.append(where | dataclasses.asdict(each) | {"ok": each.is_close_call})
+                for each in divergences(plain, state):
+                    gap = margin(
+                        setup.target.model,
+                        setup.target.params,
+                        setup.request(batch, temperature),
+                        plain,
+                        each,
+                    )
+                    where = {"gamma": gamma, "temperature": temperature, **dataclasses.asdict(each)}
+                    found.append({**where, "margin": gap, "ok": gap < CLOSE_CALL})
                 num_tokens += int((state.length - batch.lengths).sum())
     ok = all(each["ok"] for each in found)
     return {"ok": ok, "num_tokens": num_tokens, "divergences": found}
