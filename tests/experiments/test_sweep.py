@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from experiments import compilation, group, sweep
+from experiments import compilation, environment, group, sweep
 from experiments.cells import all_cells, cell_id
 from experiments.plan import prepare
 from experiments.settings import SweepSettings
@@ -27,14 +27,17 @@ FIELDS = """
 """
 
 
-def launch(settings, path, which="0/1"):
+def launch(settings, path, which="0/1", report=False):
     """(exit status, compilations)."""
     plan = prepare(settings)
     workdir = Workdir(path)
     config_hash = workdir.open(settings, plan.resolved())
-    with compilation.watch() as compiled:
-        status = sweep.run(plan, workdir, config_hash, which)
-    return status, compiled
+    with compilation.watch() as compiled, pytest.MonkeyPatch.context() as patch:
+        # Records are taken up again only under the same commit: hold it still.
+        patch.setattr(environment, "git_sha", lambda: "test")
+        if not report:  # figures take longer than all these cells
+            patch.setattr(sweep, "write_report", lambda *arguments: None)
+        return sweep.run(plan, workdir, config_hash, which), compiled
 
 
 def rows_of(path):
@@ -65,7 +68,7 @@ def settings(pair, prompts_file):
 def finished(settings, tmp_path_factory):
     """(path, exit status, compilations) of the sweep."""
     path = tmp_path_factory.mktemp("sweep") / "run"
-    return path, *launch(settings, path)
+    return path, *launch(settings, path, report=True)
 
 
 def test_every_cell_is_a_line_with_all_fields(finished, settings):
@@ -78,6 +81,13 @@ def test_every_cell_is_a_line_with_all_fields(finished, settings):
     for row in rows:
         assert not [field for field in FIELDS.split() if field not in row]
         assert row["status"] == "ok"
+
+
+def test_the_report_and_traces_are_there(finished):
+    path, _, _ = finished
+    assert (path / "report.md").exists()
+    assert (path / "report.html").exists()
+    assert {file.stem for file in (path / "traces").iterdir()} == {row["cell_id"] for row in rows_of(path)}
 
 
 def test_rows_agree_with_the_records_beside_them(finished):
@@ -114,7 +124,9 @@ def test_a_second_launch_skips_everything(finished, settings):
     assert {file.name: file.read_bytes() for file in (path / "cells").iterdir()} == before
 
 
-def test_nothing_is_compiled_for_other_sampling_seeds_stops_or_prompts(finished, settings, tmp_path):
+def test_nothing_is_compiled_for_other_sampling_seeds_stops_or_prompts(
+    finished, settings, tmp_path, monkeypatch
+):
     prompts = tmp_path / "other.jsonl"
     prompts.write_text('{"prompt": "for item in items:"}\n{"prompt": "while queue: visit(node)"}\n')
     other = dataclasses.replace(
@@ -127,6 +139,7 @@ def test_nothing_is_compiled_for_other_sampling_seeds_stops_or_prompts(finished,
     ids[0] = (ids[0] * longest)[:longest]
     workdir = Workdir(tmp_path / "run")
     config_hash = workdir.open(other, plan.resolved())
+    monkeypatch.setattr(sweep, "write_report", lambda *arguments: None)
     with compilation.watch() as compiled:
         assert sweep.run(plan, workdir, config_hash) == 0
     assert loops(compiled) == {"jit(_decode)": 0, "jit(_prefill)": 0}
@@ -136,7 +149,8 @@ def test_a_temperature_extends_the_workdir_and_an_interrupted_cell_continues(fin
     path, _, _ = finished
     before = {row["cell_id"]: row for row in rows_of(path)}
     # As a kill leaves it: no cell file, one of two records, the second torn.
-    victim = next(row["cell_id"] for row in before.values() if row["gamma"] == 3 and row["temperature"] == 1)
+    point = {"drafter": "small", "gamma": 3, "temperature": 1.0}
+    victim = next(key for key, row in before.items() if point.items() <= row.items())
     records = path / "cells" / f"{victim}.records.jsonl"
     header, first, second = records.read_text().splitlines(keepends=True)
     records.write_text(header + first + second[:-20])
@@ -167,11 +181,11 @@ def test_a_failing_cell_is_recorded_the_sweep_goes_on_and_a_retry_heals_it(setti
     status, _ = launch(small, tmp_path / "run")
     rows = rows_of(tmp_path / "run")
     assert status == 1
-    assert [(row["gamma"], row["status"], row["error"]) for row in rows] == [
-        (1, "failed", "RuntimeError: out of memory"),
-        (3, "ok", ""),
-        (0, "ok", ""),
-    ]
+    assert {row["gamma"]: (row["status"], row["error"]) for row in rows} == {
+        0: ("ok", ""),
+        1: ("failed", "RuntimeError: out of memory"),
+        3: ("ok", ""),
+    }
     monkeypatch.undo()
     assert launch(small, tmp_path / "run")[0] == 0
     assert {row["status"] for row in rows_of(tmp_path / "run")} == {"ok"}
