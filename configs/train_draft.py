@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
             "teacher": str(TARGET),
             # A third of the windows is text of the target's own: what a draft meets while decoding.
             "self_generated": {
-                "rows": 3072,
+                "rows": 4096,
                 "prompt_length": 48,
                 "temperatures": (0.0, 0.6, 1.0),
                 "batch_size": 64,

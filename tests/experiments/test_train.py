@@ -10,6 +10,7 @@ from experiments import train, train_config
 from specjax.data.corpora import Corpus, Module
 from specjax.data.tokenizers import check_same_ids, load_tokenizer
 from specjax.models import huggingface
+from specjax.training.windows import token_stream
 
 TEXT = "def scale(values, factor):\n    return [factor * value for value in values]\n\n\n" * 30
 
@@ -79,6 +80,10 @@ def test_a_draft_learns_from_the_exported_target_and_its_text(target, tmp_path):
     check_same_ids(load_tokenizer(teacher), load_tokenizer(tmp_path / "draft"))
     rows = np.load(tmp_path / "run" / "self_generated.npy")
     assert rows.shape == (6, 25) and rows.min() >= 0 and rows.max() < 280
+    stream = token_stream(train.standard_library()[0], load_tokenizer(teacher))
+    pieces = {tuple(stream[start : start + 5]) for start in range(len(stream))}
+    assert {tuple(row[:5]) for row in rows} <= pieces
+    assert len({tuple(row) for row in rows}) == 6
     settings = json.loads((tmp_path / "run" / "config.json").read_text())
     assert settings["teacher_sha256"] == huggingface.weights_hash(teacher)
     card = (tmp_path / "draft" / "README.md").read_text()
