@@ -19,6 +19,7 @@ from specjax import cache as kv
 from specjax import sampling
 from specjax.analysis.records import Costs
 from specjax.decoding.program import Program
+from specjax.decoding.rows import Rows, over_batch
 from specjax.drafters.model import ModelDrafter
 from specjax.models.language_model import LanguageModel
 from specjax.types import Array, DecodeState, Drafter, DraftState, Outcome, Params, Request, Rule
@@ -105,7 +106,10 @@ def _model_steps(model: LanguageModel, params: Params, tokens: Array, cache: Any
         output = model.apply(params, tokens, cache)
         return sampling.first_argmax(output.logits), kv.rewind(output.cache, cache.length)
 
-    return jax.lax.fori_loop(0, num_steps, lambda _, carry: jax.vmap(step)(*carry), (tokens, cache))
+    def loop(rows: Rows, *carry: Any) -> Any:
+        return jax.lax.fori_loop(0, num_steps, lambda _, carry: rows(step)(*carry), carry)
+
+    return over_batch(loop)(tokens, cache)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -138,7 +142,8 @@ def _proposals(
         draft_state, _ = drafter.commit(params, draft_state, tokens, nothing)
         return tokens, draft_state
 
-    def body(round: Array, carry: tuple[Array, DraftState]) -> tuple[Array, DraftState]:
-        return jax.vmap(functools.partial(proposal, round))(request, state.length, *carry)
+    def loop(rows: Rows, request: Request, length: Array, *carry: Any) -> Any:
+        body = lambda round, carry: rows(functools.partial(proposal, round))(request, length, *carry)
+        return jax.lax.fori_loop(0, num_steps, body, carry)
 
-    return jax.lax.fori_loop(0, num_steps, body, (state.tokens, state.draft_state))
+    return over_batch(loop)(request, state.length, state.tokens, state.draft_state)

@@ -23,6 +23,7 @@ from specjax.decoding.checks import check_batch
 from specjax.decoding.prefill import prefill
 from specjax.decoding.program import Program
 from specjax.decoding.round import decode_round
+from specjax.decoding.rows import Rows, over_batch
 from specjax.types import Array, DecodeState, Params, Request
 
 
@@ -71,16 +72,24 @@ def stream(
     return sharding.drop_padding(state, batch)
 
 
-def _batch_round(
+def _round(
     program: Program, gamma: int, params: tuple[Params, Params], request: Request, state: DecodeState
 ) -> DecodeState:
     active = sampling.active_filters(request.sampling)
-    return jax.vmap(functools.partial(decode_round, program, params, active, gamma))(request, state)
+    one_row = functools.partial(decode_round, program, params, active, gamma)
+    return over_batch(lambda rows, request, state: rows(one_row)(request, state))(request, state)
 
 
 def _decode(
     program: Program, params: tuple[Params, Params], request: Request, state: DecodeState
 ) -> DecodeState:
+    return over_batch(functools.partial(_loop, program, params))(request, state)
+
+
+def _loop(
+    program: Program, params: tuple[Params, Params], rows: Rows, request: Request, state: DecodeState
+) -> DecodeState:
+    active = sampling.active_filters(request.sampling)
     gammas = jnp.asarray(program.gammas)
     live = lambda state: jnp.any(~state.done)
     wanted = lambda state: jnp.max(jnp.where(state.done, 0, state.want))
@@ -89,9 +98,10 @@ def _decode(
     def one_pass(state: DecodeState) -> DecodeState:
         # One loop per bucket: a switch over the state would copy every cache twice a round.
         for index, gamma in enumerate(program.gammas):
+            one_row = functools.partial(decode_round, program, params, active, gamma)
             state = jax.lax.while_loop(
                 lambda state, index=index: live(state) & (bucket(state) == index),
-                functools.partial(_batch_round, program, gamma, params, request),
+                functools.partial(rows(one_row), request),
                 state,
             )
         return state
@@ -104,4 +114,4 @@ decode = functools.partial(jax.jit, static_argnums=0)(_decode)
 decode.__doc__ = """``decode(program, params, request, state)``: runs every row to its end, on the device."""
 # For a state nobody else holds: its caches are updated in place from the start.
 decode_donated = functools.partial(jax.jit, static_argnums=0, donate_argnums=3)(_decode)
-_round_donated = functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)(_batch_round)
+_round_donated = functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)(_round)

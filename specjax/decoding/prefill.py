@@ -11,6 +11,7 @@ from specjax import cache as kv
 from specjax import sharding
 from specjax.decoding.checks import check_batch
 from specjax.decoding.program import Program
+from specjax.decoding.rows import over_batch
 from specjax.models.language_model import LanguageModel
 from specjax.types import (
     PADDING,
@@ -79,7 +80,7 @@ def _prefill(
             trace=_no_trace(max_len),
         )
 
-    return jax.vmap(row)(prompts, request)
+    return over_batch(lambda rows, prompts, request: rows(row)(prompts, request))(prompts, request)
 
 
 def _no_statistics(num_buckets: int, max_gamma: int) -> Statistics:

@@ -87,12 +87,14 @@ class Attention(nnx.Module):
         keys = kv.write(rows[0], k.swapaxes(1, 2), start)
         values = kv.write(rows[1], v.swapaxes(1, 2), start)
 
+        # Both products take the cache as it lies, [S, Dh]; asked for another order of their
+        # results, XLA would transpose all of it at every step.
         groups = c.num_attention_heads // c.num_key_value_heads
-        q = q.reshape(c.num_key_value_heads, groups, c.head_dim, length)
-        scores = jnp.einsum("hsd,hgdt->hgts", keys, q, preferred_element_type=jnp.float32)
-        scores = jnp.where(mask, scores * c.head_dim**-0.5, -jnp.inf)
-        weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-        mixed = jnp.einsum("hgts,hsd->hgdt", weights, values)
+        q = q.reshape(c.num_key_value_heads, groups, c.head_dim, length).swapaxes(1, 2)
+        scores = jnp.einsum("hsd,hdgt->hsgt", keys, q, preferred_element_type=jnp.float32)
+        scores = jnp.where(mask.T[:, None, :], scores * c.head_dim**-0.5, -jnp.inf)
+        weights = jax.nn.softmax(scores, axis=1).astype(values.dtype)
+        mixed = jnp.einsum("hsgt,hsd->hgtd", weights, values).swapaxes(2, 3)
         return self.o_proj(mixed.reshape(-1, length)), (keys, values)
 
 

@@ -6,6 +6,7 @@ write rows into it.
 """
 
 import functools
+import math
 import re
 
 import jax
@@ -48,6 +49,12 @@ def _computations(hlo: str) -> dict[str, list[str]]:
     return found
 
 
+def _size(shape: str) -> int:
+    """Elements of an array such as f32[3,2,77,16]{3,2,1,0}; a transposed or flattened copy has as many."""
+    dims = re.match(r"\w+\[([\d,]*)\]", shape)
+    return math.prod(map(int, filter(None, dims[1].split(",")))) if dims else 0
+
+
 def _called(line: str) -> list[str]:
     return re.findall(r"(?:body|condition|calls|to_apply|branch_computations)=\{?%?([\w.\-]+)", line)
 
@@ -74,7 +81,7 @@ def _copies_in_loops(hlo: str, shape: str) -> list[str]:
             if match is None:
                 continue
             pending += _called(line) if match[4] != "fusion" else []
-            if match[3].startswith(shape) and match[4] not in PASSES_ON:
+            if _size(match[3]) == _size(shape) and match[4] not in PASSES_ON:
                 roots = [
                     text for call in _called(line) for text in computations.get(call, []) if "ROOT" in text
                 ]
