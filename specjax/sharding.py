@@ -178,7 +178,7 @@ def split_rows(state: DecodeState, mesh: Mesh | None) -> DecodeState:
         return state
 
     def place(leaf: Array) -> Array:
-        spec = tuple(leaf.sharding.spec)
+        spec = tuple(leaf.sharding.spec) if isinstance(leaf.sharding, NamedSharding) else ()
         if spec[:1] == (DATA,):
             return leaf
         return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(DATA, *spec[1:])))

@@ -26,7 +26,7 @@ def test_on_eight_devices():
     environment = os.environ | {"XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "pytest", "tests/multi_device", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=600, check=False
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=1200, check=False
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
