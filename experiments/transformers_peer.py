@@ -26,11 +26,6 @@ class PeerDecode:
     seconds: float  # of the whole call, prefill included
     scored: tuple[int, ...]  # tokens fed to the target in each of its steps
 
-    @property
-    def tau(self) -> float:
-        """Tokens a target step; the first one, which also reads the prompt, is counted."""
-        return len(self.tokens) / len(self.scored)
-
 
 def load(folder: epath.PathLike) -> Any:
     """The causal LM of a folder, in float32 on the CPU, without stop tokens."""
