@@ -170,7 +170,8 @@ class GroupRun:
                 progress.decoded(self._rate(timed, batch))
 
     def _rate(self, timed: Timed, batch: Batch) -> float:
-        return int(timed.state.length.sum() - batch.lengths.sum()) / timed.seconds
+        rows = len(batch.index)
+        return int((timed.state.length[:rows] - batch.lengths[:rows]).sum()) / timed.seconds
 
     def _store(self, cell: Cell, batch: Batch, repeat: int, timed: Timed, plain: Timed) -> None:
         categories = [prompt.category for prompt in self.launch.plan.prompts]
