@@ -41,7 +41,7 @@ except ModuleNotFoundError as error:
 WORKDIR = flags.DEFINE_string("workdir", None, "Where comparison.json and comparison.png go.")
 TARGET = flags.DEFINE_string("target", "target", "The embedded target, or a folder.")
 DRAFT = flags.DEFINE_string("draft", "draft", "An embedded draft (draft, draft-small), or a folder.")
-GAMMAS = flags.DEFINE(launch.CommaTuple(), "gammas", (3, 7), "Draft tokens per round.")
+GAMMAS: flags.FlagHolder = flags.DEFINE(launch.CommaTuple(), "gammas", (3, 7), "Draft tokens per round.")
 PROMPTS = flags.DEFINE_string(
     "prompts", "stdlib", "Held-out modules of the standard library, or a JSONL file."
 )
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> None:
     figure = draw(rows, f"Greedy decoding of {described['pair']}, float32, {described['device']}")
     with (workdir / "comparison.png").open("wb") as file:
         figure.savefig(file, dpi=150)
-    Console().print(table(rows))
+    Console(width=max(100, Console().width)).print(table(rows))
     print(f"{workdir / 'comparison.json'}, {workdir / 'comparison.png'}")
 
 

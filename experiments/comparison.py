@@ -74,7 +74,7 @@ def summarise_method(decodes: Sequence[Decode]) -> Row:
 
 def label(row: Row) -> str:
     """For instance ``draft, gamma 7``."""
-    name = NAMES.get(row["drafter"], row["drafter"])
+    name = NAMES.get(row["drafter"], str(row["drafter"]))
     return f"{name}, gamma {row['gamma']}" if row["gamma"] else name
 
 
@@ -113,8 +113,10 @@ def draw(rows: Sequence[Row], title: str) -> Figure:
         axes.errorbar(places + shift, heights, np.concatenate(lengths, axis=1), fmt="none", ecolor=look.INK)
     for place, row in zip(places, rows):
         top = max((row["tokens_per_second_ci"] or [0.0, 0.0])[1], row["tokens_per_second"])
-        above = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(f"{row['ratio']:.1f}x", (place + 0.2, top), color=look.INK, **above)
+        ratio = f"{row['ratio']:.1f}x"
+        axes.annotate(
+            ratio, (place + 0.2, top), (0, 4), textcoords="offset points", ha="center", color=look.INK
+        )
     axes.set_xticks(places, [label(row).replace(", ", "\n") for row in rows])
     axes.margins(y=0.12)
     look.legend(axes, loc="upper left")

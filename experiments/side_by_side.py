@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import dataclasses
 import itertools
 
-import numpy as np
+import jax.numpy as jnp
 from rich.progress import track
 
 from experiments import catalogue, runner
@@ -105,7 +105,7 @@ class SideBySide:
         """Between the target's two best logits where the two outputs part; None where they do not."""
         start, tokens = int(batch.lengths[0]), ours.state.tokens.copy()
         tokens[0, start : start + len(theirs.tokens)] = theirs.tokens
-        length = np.array([start + len(theirs.tokens)], np.int32)
+        length = jnp.array([start + len(theirs.tokens)])
         expected = dataclasses.replace(ours.state, tokens=tokens, length=length)
         for each in parity.divergences(expected, ours.state):
             return parity.margin(self.target.model, self.target.params, request, expected, each)
