@@ -190,7 +190,7 @@ def _draw_boundaries(rule: Rule, probs: Array) -> Array:
 
 
 def _queries(gamma: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The K uniforms to move: (index, coin i or the final as gamma; the final meanwhile; the token sought)."""
+    """The K uniforms to move: (index: coin i, or gamma for the final; the final meanwhile; token sought)."""
     coins = [(i, final, 0) for i in range(gamma) for final in (0.0, 0.5, (GRID - 1) / GRID)]
     index, finals, least = zip(*coins, *((gamma, 0.0, v) for v in range(1, vocab_size)), strict=True)
     return np.array(index, np.int32), np.array(finals, np.float32), np.array(least, np.int32)

@@ -16,7 +16,7 @@ def tiny_transformer(
     context: int = 256,
     sharpness: float = 2.0,
 ) -> tuple[TransformerLM, Params]:
-    """A random float32 decoder and its params; ``sharpness`` is about the standard deviation of its logits."""
+    """A random float32 decoder and its params; ``sharpness`` is about the sd of its logits."""
     config = DecoderConfig(
         vocab_size=vocab_size,
         hidden_size=width,
