@@ -62,7 +62,7 @@ def watch() -> Iterator[Compilations]:
     """Counts the compilations of the enclosed block."""
     seen = Compilations()
 
-    def on_duration(event: str, seconds: float, **labels: str | int) -> None:
+    def on_duration(event: str, duration_secs: float, **labels: str | int) -> None:
         if event == _COMPILED:
             seen.programs[str(labels.get("fun_name", "?"))] += 1
 

@@ -60,7 +60,7 @@ def max_len(prompts: Sequence[Sequence[int]], settings: SweepSettings) -> int:
 def make_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[Batch]:
     """Consecutive prompts, in prompt-length buckets of 128, 256, 512, ... tokens (or the longest prompt)."""
     longest = max(len(ids) for ids in prompts)
-    batches = []
+    batches: list[Batch] = []
     for start in range(0, len(prompts), batch_size):
         index = tuple(range(start, min(start + batch_size, len(prompts))))
         width = SMALLEST_PROMPT_BUCKET

@@ -97,7 +97,7 @@ def shared(settings: SweepSettings) -> dict[str, Any]:
 def _normalised(s: SweepSettings) -> dict[str, Any]:
     """Every field, checked and in its one canonical form."""
     counts = ("num_prompts", "max_new_tokens", "batch_size", "repeats", "cost_repeats")
-    values = {
+    values: dict[str, Any] = {
         "gammas": _each("gammas", s.gammas, lambda key, g: _whole(key, g, minimum=0)),
         "temperatures": _each("temperatures", s.temperatures, _temperature),
         "top_k": _whole("top_k", s.top_k, minimum=0),

@@ -27,7 +27,7 @@ from specjax.models import huggingface
 from specjax.models.language_model import from_config
 from specjax.training.checkpoints import TrainState, claim_workdir
 from specjax.training.loop import Progress, Teacher, Text, evaluate, train
-from specjax.training.self_generated import sample_rows
+from specjax.training.self_generated import SelfGenerated, sample_rows
 from specjax.training.windows import evaluation_batches, token_stream
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/train_*.py.", lock_config=True)
@@ -67,7 +67,9 @@ def run_training(run: Run, workdir: epath.Path, console: rich.console.Console) -
     else:
         tokenizer = train_tokenizer((module.text for module in training.modules), vocab_size)
     stream = token_stream(training, tokenizer)
-    rows = _teacher_rows(run, teacher, stream, workdir, console) if teacher and run.self_generated else None
+    rows = None
+    if teacher and run.self_generated:
+        rows = _teacher_rows(run, run.self_generated, teacher, stream, workdir, console)
     text = Text(training=stream, held_out=token_stream(held_out, tokenizer), rows=rows)
     with Display(console, run.recipe.steps) as display:
         state = train(run.recipe, text, workdir=workdir, teacher=teacher, report=display)
@@ -80,15 +82,20 @@ def run_training(run: Run, workdir: epath.Path, console: rich.console.Console) -
 
 
 def _teacher_rows(
-    run: Run, teacher: Teacher, stream: np.ndarray, workdir: epath.Path, console: rich.console.Console
+    run: Run,
+    settings: SelfGenerated,
+    teacher: Teacher,
+    stream: np.ndarray,
+    workdir: epath.Path,
+    console: rich.console.Console,
 ) -> np.ndarray:
     """The teacher's own text, sampled once and kept beside the checkpoints."""
     path = workdir / "self_generated.npy"
     if path.exists():
         return np.load(io.BytesIO(path.read_bytes()))
-    console.print(f"sampling {run.self_generated.rows} rows from {run.teacher}")
+    console.print(f"sampling {settings.rows} rows from {run.teacher}")
     width, seed = run.recipe.stages[0].context + 1, run.recipe.seed
-    rows = sample_rows(run.self_generated, teacher.model, teacher.params, stream, width, seed)
+    rows = sample_rows(settings, teacher.model, teacher.params, stream, width, seed)
     buffer = io.BytesIO()
     np.save(buffer, rows)
     path.write_bytes(buffer.getvalue())

@@ -145,8 +145,8 @@ class DecodeState:
     trace: Trace
 
 
-# warp(logits [T, V], sampling) -> probs [T, V]: the one function for p and q.
-Warp = Callable[[Array, SamplingParams], Array]
+# warp(logits [T, V]) -> probs [T, V]: the one function for p and q, with a row's own parameters.
+Warp = Callable[[Array], Array]
 # draw(noise of one position, probs [V]) -> token []
 Draw = Callable[[Noise, Array], Array]
 
@@ -206,7 +206,7 @@ class Drafter(Protocol):
         num_wanted: Array,  # [] int32
         noise: Noise,  # leaves [G, ...]
         draw: Draw,
-        warp: Callable[[Array], Array],  # the request's own warp: logits [T, V] -> probs
+        warp: Warp,
     ) -> tuple[Proposal, DraftState]: ...
 
     def commit(

@@ -2,7 +2,8 @@
 
 import functools
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np

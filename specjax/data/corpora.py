@@ -95,7 +95,8 @@ def standard_library(folder: epath.PathLike | None = None) -> tuple[Corpus, Corp
     True
     """
     root = epath.Path(folder or sysconfig.get_path("stdlib"))
-    training, held_out = [], []
+    training: list[Module] = []
+    held_out: list[Module] = []
     for path in sorted(_python_files(root)):
         name = path.relative_to(root).as_posix()
         try:

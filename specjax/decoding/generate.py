@@ -11,7 +11,7 @@ same tokens. Both are lossless if the program's rule is. Params placed on a mesh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 import functools
 
 import jax
@@ -53,7 +53,7 @@ def generate(
 
 def stream(
     program: Program, params: tuple[Params, Params], prompts: Array, request: Request
-) -> Iterator[list[np.ndarray]]:
+) -> Generator[list[np.ndarray], None, DecodeState]:
     """Yields after each round the new token ids of every row (empty once it is done).
 
     The generator's return value is the final state.
@@ -99,10 +99,9 @@ def _loop(
         # One loop per bucket: a switch over the state would copy every cache twice a round.
         for index, gamma in enumerate(program.gammas):
             one_row = functools.partial(decode_round, program, params, active, gamma)
+            runs_here = lambda index, state: live(state) & (bucket(state) == index)
             state = jax.lax.while_loop(
-                lambda state, index=index: live(state) & (bucket(state) == index),
-                functools.partial(rows(one_row), request),
-                state,
+                functools.partial(runs_here, index), functools.partial(rows(one_row), request), state
             )
         return state
 

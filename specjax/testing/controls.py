@@ -116,7 +116,9 @@ class BlockByPosition(Lossy, Block):
         draft, accept, finals = jax.vmap(lambda key: jax.random.uniform(key, (3,)), out_axes=1)(keys)
         return draft[:gamma], PositionCoins(accept=accept[:gamma], finals=finals)
 
-    def accept(self, noise: PositionCoins, proposal: Proposal, target_probs: Array) -> Verdict:
+    def accept(  # type: ignore[override]  # its noise is another type, as a Rule's may be
+        self, noise: PositionCoins, proposal: Proposal, target_probs: Array
+    ) -> Verdict:
         judge = lambda final: super(BlockByPosition, self).accept(
             chain.Coins(accept=noise.accept, final=final), proposal, target_probs
         )

@@ -59,9 +59,9 @@ def enumerate_drafts(
     """
     gamma, vocab_size = len(q), p[0].shape[-1]
     tokens = np.array(list(itertools.product(range(vocab_size), repeat=gamma)), np.int32)
-    drawn = draw_law(rule, np.concatenate([law.reshape(-1, vocab_size) for law in q]))
-    drawn = np.split(drawn, np.cumsum([law.size // vocab_size for law in q])[:-1])
-    drawn = [law.reshape((vocab_size,) * (i + 1)) for i, law in enumerate(drawn)]
+    drawn_rows = draw_law(rule, np.concatenate([law.reshape(-1, vocab_size) for law in q]))
+    by_position = np.split(drawn_rows, np.cumsum([law.size // vocab_size for law in q])[:-1])
+    drawn = [law.reshape((vocab_size,) * (i + 1)) for i, law in enumerate(by_position)]
     weights = np.prod([law[tuple(tokens[:, : i + 1].T)] for i, law in enumerate(drawn)], axis=0)
     rows = lambda law: np.stack(
         [x[tuple(tokens[:, :i].T)] + np.zeros((len(tokens), 1)) for i, x in enumerate(law)], 1

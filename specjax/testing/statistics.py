@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -79,7 +80,8 @@ def model_joint(
     probs = probs.reshape(*(vocab_size,) * (length - 1), length, vocab_size)
     joint = np.ones(())
     for i in range(length):
-        law = probs[(..., *(0,) * (length - 1 - i), i, slice(None))]
+        index: Any = (..., *(0,) * (length - 1 - i), i, slice(None))
+        law = probs[index]
         joint = joint[..., None] * law / law.sum(-1, keepdims=True)
     return joint
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 
 from specjax.acceptance.rejection import Rejection
@@ -50,6 +51,6 @@ def sample_rows(
             seed=seed + batch,
             temperature=temperatures[batch],
         )
-        state = autoregressive(model, params, prompts[batch], request, rule=Rejection())
+        state = autoregressive(model, params, jnp.asarray(prompts[batch]), request, rule=Rejection())
         texts.append(np.asarray(state.tokens)[:, :width])
     return np.concatenate(texts)

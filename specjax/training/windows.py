@@ -56,7 +56,8 @@ def training_batches(
     if rows is not None and rows.shape[1] != context + 1:
         raise ValueError(f"rows have {rows.shape[1]} tokens; a context of {context} needs {context + 1}")
     offsets = np.random.default_rng(seed)
-    passes, num_windows = [], 0
+    passes: list[Windows] = []
+    num_windows = 0
     while num_windows < num_steps * batch_size:
         windows = Windows(stream=stream, width=context + 1, offset=int(offsets.integers(context)))
         if not len(windows):
