@@ -49,8 +49,8 @@ def warp(logits: Array, sampling: SamplingParams, active: ActiveFilters | None =
     >>> from specjax.types import make_request
     >>> row = jax.tree.map(lambda x: x[0], make_request(
     ...     prompt_length=[1], max_new_tokens=1, seed=0, temperature=1.0, top_k=2).sampling)
-    >>> warp(jnp.log(jnp.array([[.5, .3, .15, .05]])), row).round(3).tolist()
-    [[0.625, 0.375, 0.0, 0.0]]
+    >>> [f"{p:.3f}" for p in warp(jnp.log(jnp.array([[.5, .3, .15, .05]])), row)[0]]
+    ['0.625', '0.375', '0.000', '0.000']
     """
     active = active_filters(sampling) if active is None else active
     logits = logits.astype(jnp.float32)
