@@ -39,10 +39,11 @@ class Coupled:
         """
         del round
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, length + jnp.arange(gamma + 1))
-        tiny = jnp.finfo(jnp.float32).tiny
-        uniform = jax.vmap(lambda k: jax.random.uniform(k, (vocab_size,), minval=tiny))(keys)
+        bits = jax.vmap(lambda k: jax.random.bits(k, (vocab_size,), jnp.uint32))(keys)
+        # The smallest e win: all 32 bits keep them apart, where 23 would tie them in large vocabularies.
+        uniform = jnp.minimum((bits.astype(jnp.float32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
         # Made once a round: without the barrier each reader's fusion would make it again.
-        exponential = jax.lax.optimization_barrier(-jnp.log(uniform))
+        exponential = jax.lax.optimization_barrier(-jnp.log1p(-uniform))
         return exponential[:gamma], exponential
 
     def draw(self, noise: Array, probs: Array) -> Array:
