@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import logging
 import re
 import sys
 from typing import NoReturn
@@ -56,6 +57,8 @@ def define_config(
 
 def parse_flags(argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:
     """For ``app.run(main, flags_parser=parse_flags)``: absl's parsing with errors a reader can act on."""
+    # JAX tells at INFO, which absl shows, that it looked for a TPU and found none.
+    logging.getLogger("jax._src.xla_bridge").setLevel(logging.WARNING)
     try:
         check_override_names(argv)
         return flag_values(argv)
