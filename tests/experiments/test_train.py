@@ -6,7 +6,7 @@ import pytest
 import rich.console
 
 from configs import train_target
-from experiments import train, train_config
+from experiments import train_config, train_run
 from specjax.data.corpora import Corpus, Module
 from specjax.data.tokenizers import check_same_ids, load_tokenizer
 from specjax.models import huggingface
@@ -33,7 +33,9 @@ def tiny_config(**changes):
 
 def run(config, workdir):
     output = io.StringIO()
-    train.run_training(train_config.resolve(config), workdir, rich.console.Console(file=output, width=1000))
+    train_run.run_training(
+        train_config.resolve(config), workdir, rich.console.Console(file=output, width=1000)
+    )
     return output.getvalue()
 
 
@@ -80,7 +82,7 @@ def test_a_draft_learns_from_the_exported_target_and_its_text(target, tmp_path):
     check_same_ids(load_tokenizer(teacher), load_tokenizer(tmp_path / "draft"))
     rows = np.load(tmp_path / "run" / "self_generated.npy")
     assert rows.shape == (6, 25) and rows.min() >= 0 and rows.max() < 280
-    stream = token_stream(train.standard_library()[0], load_tokenizer(teacher))
+    stream = token_stream(train_run.standard_library()[0], load_tokenizer(teacher))
     pieces = {tuple(stream[start : start + 5]) for start in range(len(stream))}
     assert {tuple(row[:5]) for row in rows} <= pieces
     assert len({tuple(row) for row in rows}) == 6
