@@ -45,7 +45,7 @@ def small_library():
         Corpus(modules=(Module(name=f"{name}.py", text=TEXT + f"{name} = 1\n"),)) for name in ("a", "b")
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "standard_library", lambda: tuple(corpora))
+        patch.setattr(train_run, "standard_library", lambda: tuple(corpora))
         yield
 
 
