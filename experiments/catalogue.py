@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 import dataclasses
-import json
 from pathlib import Path
 
 from etils import epath
@@ -121,6 +120,7 @@ def _load(name: str, folder: epath.Path, dtype: str) -> LoadedModel:
         model, params = huggingface.load(folder, dtype)
         tokenizer = load_tokenizer(folder)
         weights = huggingface.weights_hash(folder)[:12]
+        stop_tokens = _stop_tokens(folder, model.vocab_size)
     except ValueError as error:
         raise ValueError(f"model {name!r}: {error}") from None
     return LoadedModel(
@@ -129,18 +129,21 @@ def _load(name: str, folder: epath.Path, dtype: str) -> LoadedModel:
         model=model,
         params=params,
         tokenizer=tokenizer,
-        stop_tokens=_stop_tokens(folder),
+        stop_tokens=stop_tokens,
         weights_hash=weights,
     )
 
 
-def _stop_tokens(folder: epath.Path) -> tuple[int, ...]:
+def _stop_tokens(folder: epath.Path, vocab_size: int) -> tuple[int, ...]:
     """``eos_token_id`` of generation_config.json, else of config.json; one id, several or none."""
     for file in ("generation_config.json", "config.json"):
         path = folder / file
-        ids = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
+        ids = huggingface.read_json(path).get("eos_token_id") if path.exists() else None
         if ids is not None:
-            return tuple(ids) if isinstance(ids, list) else (ids,)
+            stops = tuple(ids) if isinstance(ids, list) else (ids,)
+            if any(type(stop) is not int or not 0 <= stop < vocab_size for stop in stops):
+                raise ValueError(f"{path}: eos_token_id {ids!r} must be ids in 0..{vocab_size - 1}")
+            return stops
     return ()
 
 

@@ -87,7 +87,9 @@ def share(cells: Sequence[Cell], which: str) -> tuple[Cell, ...]:
     if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
         raise ValueError(f"--cells={which}: expected i/n, for instance 0/4 (the first of four shares)")
     index, count = map(int, numbers)
+    if count < 1:
+        raise ValueError(f"--cells={which}: the number of shares must be at least 1")
     if index >= count:
-        last = max(count - 1, 0)
+        last = count - 1
         raise ValueError(f"--cells={which}: the shares of {count} are 0/{count} to {last}/{count}")
     return tuple(cells[index * len(cells) // count : (index + 1) * len(cells) // count])

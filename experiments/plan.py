@@ -57,7 +57,10 @@ def prepare(settings: SweepSettings) -> Plan:
         targets = {name: _placed(model, mesh) for name, model in targets.items()}
         draft_models = {name: _replicated(model, mesh) for name, model in draft_models.items()}
     plan = Plan(settings=settings, targets=targets, draft_models=draft_models, prompts=(), token_ids={})
-    return with_prompts(plan, prompts)
+    plan = with_prompts(plan, prompts)
+    for target in targets.values():
+        _check_sizes(settings, target)
+    return plan
 
 
 def with_prompts(plan: Plan, prompts: tuple[Prompt, ...]) -> Plan:
@@ -108,6 +111,17 @@ def make_mesh(settings: SweepSettings) -> Mesh | None:
         return sharding.make_mesh(*settings.mesh)
     except ValueError as error:
         raise ValueError(f"config.mesh: {error}") from None
+
+
+def _check_sizes(settings: SweepSettings, target: LoadedModel) -> None:
+    """Buffers grow with gamma and output, and a typing error in either could exhaust the memory."""
+    context = target.model.context
+    for key, value in (("gammas", max(settings.gammas)), ("max_new_tokens", settings.max_new_tokens)):
+        if value >= context:
+            raise ValueError(
+                f"config.{key}: {value} does not fit the target {target.label}: "
+                f"its context of {context} has room for {context - 1} after a prompt of one token"
+            )
 
 
 def _check_lengths(

@@ -100,15 +100,15 @@ def _normalised(s: SweepSettings) -> dict[str, Any]:
     values: dict[str, Any] = {
         "gammas": _each("gammas", s.gammas, lambda key, g: _whole(key, g, minimum=0)),
         "temperatures": _each("temperatures", s.temperatures, _temperature),
-        "top_k": _whole("top_k", s.top_k, minimum=0),
+        "top_k": _whole("top_k", s.top_k, minimum=0, maximum=2**31 - 1),
         "top_p": _real("top_p", s.top_p, lambda p: 0 < p <= 1, "in (0, 1]; 1 keeps all"),
         "min_p": _real("min_p", s.min_p, lambda p: 0 <= p < 1, "in [0, 1); 0 keeps all"),
         "lenience": _real("lenience", s.lenience, lambda x: 0 < x <= 1, "in (0, 1]; 1 is lossless"),
         "seed": _whole("seed", s.seed, minimum=0),
-        "stop_at_eos": bool(s.stop_at_eos),
+        "stop_at_eos": _switch("stop_at_eos", s.stop_at_eos),
         "mesh": tuple(_whole("mesh", n, minimum=1) for n in _tuple("mesh", s.mesh)),
         "dtype": one_of("dtype", s.dtype, ("float32", "bfloat16", "float16")),
-        "prompts": str(s.prompts),
+        "prompts": _name("prompts", s.prompts),
     }
     values |= {key: _whole(key, getattr(s, key), minimum=1) for key in counts}
     values |= {key: _each(key, getattr(s, key), _name) for key in ("targets", "drafters", "rules")}
@@ -145,13 +145,21 @@ def _name(key: str, value: Any) -> str:
     return value
 
 
-def _whole(key: str, value: Any, *, minimum: int) -> int:
+def _switch(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"config.{key}: {value!r} must be True or False")
+    return value
+
+
+def _whole(key: str, value: Any, *, minimum: int, maximum: float = math.inf) -> int:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value != int(value):
         hint = f"; nearest are {math.floor(value)} and {math.ceil(value)}" if _finite(value) else ""
         raise ValueError(f"config.{key}: {value!r} is not a whole number{hint}")
     if value < minimum:
         raise ValueError(f"config.{key}: {value!r} is below {minimum}, the smallest valid value")
+    if value > maximum:
+        raise ValueError(f"config.{key}: {value!r} is above {maximum}, the largest valid value")
     return int(value)
 
 

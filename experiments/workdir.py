@@ -31,6 +31,8 @@ class Workdir:
     """Reads and writes the files of one sweep."""
 
     def __init__(self, path: epath.PathLike):
+        if not os.fspath(path):
+            raise ValueError("--workdir is empty; it takes a folder")
         self.path = epath.Path(path)
         self.cells = self.path / "cells"
         self.traces = self.path / "traces"
@@ -46,7 +48,7 @@ class Workdir:
         """
         launched = {"settings": dataclasses.asdict(settings), "resolved": resolved}
         try:
-            stored = _read_json(self.path / "config.json")
+            stored = self._stored()
             if stored is not None:
                 self._refuse_conflicts(stored, settings, resolved)
             for folder in (self.path, self.cells, self.traces):
@@ -115,11 +117,19 @@ class Workdir:
     def _cell_files(self) -> list[epath.Path]:
         return sorted(self.cells.glob("*.json"))
 
-    def _refuse_conflicts(self, stored: Row, settings: SweepSettings, resolved: Row) -> None:
-        if not {"settings", "resolved"} <= stored.keys():
+    def _stored(self) -> Any:
+        """What config.json holds; None without one."""
+        try:
+            return _read_json(self.path / "config.json")
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"workdir {self.path}: its config.json is not JSON ({error})") from None
+
+    def _refuse_conflicts(self, stored: Any, settings: SweepSettings, resolved: Row) -> None:
+        parts = (stored.get("settings"), stored.get("resolved")) if isinstance(stored, dict) else ()
+        if not parts or not all(isinstance(part, dict) for part in parts) or not parts[0].keys() >= {*AXES}:
             raise ValueError(f"workdir {self.path}: no sweep wrote its config.json. Use another --workdir")
         ours = json.loads(_dump({**shared(settings), **resolved}))
-        theirs = {k: v for k, v in {**stored["settings"], **stored["resolved"]}.items() if k not in AXES}
+        theirs = {k: v for k, v in {**parts[0], **parts[1]}.items() if k not in AXES}
         # A name that is new to the workdir (a further draft model) is no conflict.
         known = [key for key in sorted(theirs) if key in ours or key in shared(settings)]
         differing = [(key, theirs[key], ours.get(key)) for key in known if theirs[key] != ours.get(key)]

@@ -46,12 +46,15 @@ def load_tokenizer(folder: epath.PathLike) -> Tokenizer:
     path = epath.Path(folder) / "tokenizer.json"
     if not path.exists():
         raise ValueError(f"no tokenizer.json in {folder}")
-    text = path.read_text()
     try:
+        text = path.read_text()
         json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
-    return Tokenizer.from_str(text)
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"{path} is not a tokenizer: {error}") from error
 
 
 def check_same_ids(target: Tokenizer, draft: Tokenizer) -> None:

@@ -61,7 +61,7 @@ def load(folder: epath.PathLike, dtype: str = "float32") -> tuple[TransformerLM,
     rope scaling, and all missing, unexpected and misshapen tensors at once.
     """
     folder = epath.Path(folder)
-    config = config_from_json(_read_json(folder / "config.json"), dtype)
+    config = config_from_json(read_json(folder / "config.json"), dtype)
     tensors = _read_tensors(folder)
     config = _decide_tying(config, tensors, folder)
     model = from_config(config)
@@ -113,9 +113,13 @@ def config_from_json(settings: dict[str, Any], dtype: str = "float32") -> Decode
         if settings.get(name, value) != value:
             raise ValueError(f"{name} {settings[name]!r} is not supported, only {value!r}")
     sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    absent = [name for name in (*sizes, "max_position_embeddings") if name not in settings]
+    absent = [name for name in (*sizes, "max_position_embeddings") if settings.get(name) is None]
     if absent:
         raise ValueError(f"config.json lacks {', '.join(absent)}")
+    for name in (*sizes, "max_position_embeddings", "num_key_value_heads", "head_dim"):
+        size = settings.get(name)
+        if size is not None and (type(size) is not int or size < 1):
+            raise ValueError(f"config.json: {name} {size!r} must be a whole number, at least 1")
     heads = settings["num_attention_heads"]
     return DecoderConfig(
         **{name: settings[name] for name in sizes},
@@ -173,13 +177,20 @@ def _check_tensors(expected: dict[str, Any], tensors: dict[str, Any], folder: ep
 
 def _weight_files(folder: epath.Path) -> list[epath.Path]:
     if (folder / INDEX).exists():
-        names = sorted(set(_read_json(folder / INDEX)["weight_map"].values()))
+        names = sorted(set(_weight_map(folder / INDEX).values()))
     else:
         names = [WEIGHTS]
-    absent = [name for name in names if not (folder / name).exists()]
+    absent = [name for name in names if not (folder / name).exists() or (folder / name).is_dir()]
     if absent:
         raise ValueError(f"{folder} lacks {', '.join(absent)}")
     return [folder / name for name in names]
+
+
+def _weight_map(path: epath.Path) -> dict[str, str]:
+    mapping = read_json(path).get("weight_map")
+    if not isinstance(mapping, dict):
+        raise ValueError(f"{path} has no weight_map")
+    return mapping
 
 
 def _read_tensors(folder: epath.Path) -> dict[str, Any]:
@@ -197,13 +208,17 @@ def _read_tensors(folder: epath.Path) -> dict[str, Any]:
     return tensors
 
 
-def _read_json(path: epath.Path) -> dict[str, Any]:
+def read_json(path: epath.Path) -> dict[str, Any]:
+    """The object in a JSON file; ValueError when it is missing or holds anything else."""
     if not path.exists():
         raise ValueError(f"no {path.name} in {path.parent}")
     try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+        content = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, not an object")
+    return content
 
 
 def _named(params: Params) -> dict[str, Any]:

@@ -47,6 +47,8 @@ def test_a_good_plan(tiny):
         ("prompts", "nowhere.jsonl", "prompts: no file nowhere.jsonl"),
         ("num_prompts", 99, "holds 4; add --config.num_prompts=4"),
         ("mesh", (64, 1), "needs 64 devices"),
+        ("gammas", (1, 10**9), "config.gammas: 1000000000 does not fit the target"),
+        ("max_new_tokens", 10**12, "config.max_new_tokens: 1000000000000 does not fit the target"),
     ],
 )
 def test_names_files_and_devices(tiny, key, value, told):
@@ -90,3 +92,18 @@ def test_a_folder_whose_tensors_do_not_fit(tiny, tmp_path, tokenizer):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}))
     assert "misshapen: model.layers.0.mlp.down_proj.weight" in refusal(tiny | {"targets": (str(folder),)})
+
+
+@pytest.mark.parametrize("ids", ["x", [0, 10**6]])
+def test_stop_tokens_that_are_no_ids(tiny, tmp_path, tokenizer, ids):
+    folder = save_model(tmp_path / "odd", tokenizer)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    assert f"generation_config.json: eos_token_id {ids!r} must be ids" in refusal(
+        tiny | {"targets": (str(folder),)}
+    )
+
+
+def test_a_tokenizer_file_that_is_none(tiny, tmp_path, tokenizer):
+    folder = save_model(tmp_path / "odd", tokenizer)
+    (folder / "tokenizer.json").write_text("{}")
+    assert "tokenizer.json is not a tokenizer" in refusal(tiny | {"targets": (str(folder),)})

@@ -32,6 +32,10 @@ def test_numbers_are_normalised_so_that_equal_settings_are_one_cell():
         ("gammas", ("three",), "not a whole number"),
         ("gammas", (math.nan,), "not a whole number"),
         ("gammas", 3, "is not a list"),
+        ("stop_at_eos", "false", "stop_at_eos: 'false' must be True or False"),
+        ("top_k", 2**31, "top_k: 2147483648 is above 2147483647"),
+        ("prompts", None, "prompts: None is not a name"),
+        ("prompts", "", "prompts: '' is not a name"),
         ("gammas", (), "empty"),
         ("temperatures", (-0.1,), "temperatures: -0.1 must be a number at least 0"),
         ("temperatures", (0.6, math.nan), "temperatures: nan"),
@@ -103,3 +107,8 @@ def test_shares_are_a_partition(count):
 def test_bad_shares_are_refused(which):
     with pytest.raises(ValueError, match="--cells"):
         share(all_cells(SETTINGS), which)
+
+
+def test_no_shares_at_all():
+    with pytest.raises(ValueError, match="number of shares must be at least 1"):
+        share(all_cells(SETTINGS), "0/0")

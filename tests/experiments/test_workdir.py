@@ -94,3 +94,24 @@ def test_an_unwritable_workdir_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"cannot be written \(Not a directory\)"):
         Workdir(tmp_path / "file" / "run").open(SweepSettings(), RESOLVED)
+
+
+@pytest.mark.parametrize(
+    "content, told",
+    [
+        ("{", "its config.json is not JSON"),
+        ("[]", "no sweep wrote its config.json"),
+        ('{"learning_rate": 1}', "no sweep wrote its config.json"),
+        ('{"settings": {}, "resolved": {}}', "no sweep wrote its config.json"),
+    ],
+)
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, content, told):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=told):
+        Workdir(tmp_path).open(SweepSettings(), RESOLVED)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("config.json", content)]
+
+
+def test_an_empty_path_is_not_the_current_folder():
+    with pytest.raises(ValueError, match="--workdir is empty"):
+        Workdir("")

@@ -146,6 +146,8 @@ def test_both_spellings_of_rope_and_only_plain_rope(folder):
         ({"attention_bias": True}, "attention_bias True is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"hidden_size": "absent"}, "config.json lacks hidden_size"),
+        ({"hidden_size": "8"}, "hidden_size '8' must be a whole number"),
+        ({"num_attention_heads": 0}, "num_attention_heads 0 must be a whole number, at least 1"),
     ],
 )
 def test_other_mathematics_is_refused(folder, changes, message):
@@ -161,6 +163,8 @@ def test_other_mathematics_is_refused(folder, changes, message):
         (WEIGHTS, b"no weights", "is not a safetensors file"),
         ("config.json", None, "no config.json in"),
         ("config.json", b"{", "is not JSON"),
+        ("config.json", b"\xff", "config.json is not JSON"),
+        ("config.json", b"[]", "holds a list, not an object"),
     ],
 )
 def test_unreadable_folders(folder, name, content, message):
