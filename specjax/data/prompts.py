@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import dataclasses
 import hashlib
 import json
+import re
 from typing import Any
 
 from etils import epath
@@ -65,7 +66,7 @@ def common_category(prompts: Sequence[Prompt]) -> str:
 
 def _lines(file: epath.Path, path: str) -> list[str]:
     try:
-        return file.read_text(encoding="utf-8").split("\n")
+        return file.read_bytes().decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"prompts: {path} is not UTF-8 text ({error.reason} at byte {error.start})"
@@ -77,6 +78,8 @@ def _parse(line: str, where: str, default_id: str) -> Prompt:
         fields: Any = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"prompts: {where}: not JSON ({error.msg} at column {error.colno})") from None
+    except RecursionError:
+        raise ValueError(f"prompts: {where}: nested too deeply to be a prompt") from None
     if not isinstance(fields, dict):
         raise ValueError(
             f"prompts: {where}: expected an object with 'prompt' or 'turns', got {type(fields).__name__}"
@@ -94,4 +97,6 @@ def _parse(line: str, where: str, default_id: str) -> Prompt:
         raise ValueError(f"prompts: {where}: the prompt must be a string, got {type(text).__name__}")
     if not text:
         raise ValueError(f"prompts: {where}: the prompt is empty; it needs at least one token")
+    if (half := re.search("[\ud800-\udfff]", text)) is not None:
+        raise ValueError(f"prompts: {where}: {half[0]!r} at character {half.start()} is half a character")
     return Prompt(id=str(fields.get("id", default_id)), text=text, category=str(fields.get("category", "")))

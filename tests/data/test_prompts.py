@@ -37,12 +37,19 @@ def test_prompts_and_first_turns_in_file_order(tmp_path):
         ("\n \n", "holds no prompt"),
         ("", "holds no prompt"),
         (b'{"prompt": "\xff"}\n', "is not UTF-8"),
+        ('{"prompt": "x\\ud800"}\n', "line 1: '\\ud800' at character 1 is half a character"),
+        ("[" * 100_000, "line 1: nested too deeply"),
     ],
 )
 def test_malformed_files_are_refused_by_line(tmp_path, text, told):
     with pytest.raises(ValueError) as refusal:
         read_jsonl(write(tmp_path, text))
     assert told in str(refusal.value)
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path):
+    (prompt,) = read_jsonl(write(tmp_path, b'\xef\xbb\xbf{"prompt": "x"}\n'))
+    assert prompt.text == "x"
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
