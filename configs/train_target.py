@@ -1,8 +1,8 @@
 """The embedded target: 11.0M parameters on the running Python's standard library.
 
 COMMAND  python -m experiments.train --config=configs/train_target.py --workdir=runs/target
-COST     6.1M tokens
-RESULT   (to be filled in)
+COST     6.1M tokens (2.7 passes), 81 minutes on two busy cores; about 55 on two quiet ones
+RESULT   held-out loss 3.31 nats a token (3.6 bytes a token); training loss 2.5 in the last steps
 """
 
 from ml_collections import ConfigDict
