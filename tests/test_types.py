@@ -33,6 +33,34 @@ def test_stop_tokens():
     np.testing.assert_array_equal(none.stop_tokens, [[PADDING], [PADDING]])
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("temperature", [0.5, -1], "temperature must be finite and at least 0, got -1"),
+        ("temperature", np.nan, "temperature must be finite"),
+        ("top_p", 0, r"top_p must be in \(0, 1\]"),
+        ("top_p", np.nan, "top_p must be"),
+        ("top_k", -1, "top_k must be whole numbers in"),
+        ("top_k", 2.5, "top_k must be whole numbers"),
+        ("min_p", 1.0, "min_p must be"),
+        ("seed", -1, "seed must be"),
+        ("seed", 2**40, "seed must be"),
+        ("gamma", 7.5, "gamma must be whole numbers"),
+        ("max_new_tokens", -1, "max_new_tokens must be"),
+        ("prompt_length", 3, "prompt_length must be one length per row"),
+        ("stop_tokens", [-7], "stop_tokens must be"),
+    ],
+)
+def test_values_no_request_can_have(name, value, told):
+    with pytest.raises(ValueError, match=told):
+        make_request(**{"prompt_length": [1, 1], "max_new_tokens": 1, "seed": 0, name: value})
+
+
+def test_a_traced_value_is_not_checked():
+    make = lambda t: make_request(prompt_length=[1], max_new_tokens=1, seed=0, temperature=t)
+    assert jax.jit(make)(0.5).sampling.temperature == 0.5
+
+
 def test_keys_come_from_the_seed_not_from_the_place():
     keys = jax.random.key_data(make_request(prompt_length=[1, 1, 1], max_new_tokens=1, seed=[7, 8, 7]).key)
     np.testing.assert_array_equal(keys[0], keys[2])

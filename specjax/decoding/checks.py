@@ -17,13 +17,22 @@ def check_batch(program: Program, prompts: Array, request: Request) -> None:
     """
     if isinstance(request.prompt_length, jax.core.Tracer):
         return
-    lengths = np.asarray(request.prompt_length)
+    lengths, prompts = np.asarray(request.prompt_length), np.asarray(prompts)
+    if prompts.dtype.kind not in "iu":
+        raise ValueError(f"prompts must be integer token ids, got {prompts.dtype}")
     if prompts.ndim != 2 or prompts.shape[0] != lengths.shape[0]:
         raise ValueError(f"prompts must be [B, P] with B = {lengths.shape[0]} requests, got {prompts.shape}")
     if (row := _first(lengths < 1)) is not None:
         raise ValueError(f"prompt {row} is empty: a prompt needs at least one token")
     if (row := _first(lengths > prompts.shape[1])) is not None:
         raise ValueError(f"prompt {row} claims {lengths[row]} tokens, its row holds {prompts.shape[1]}")
+    used = np.arange(prompts.shape[1]) < lengths[:, None]
+    outside = used & ((prompts < 0) | (prompts >= program.target.vocab_size))
+    if (row := _first(outside.any(axis=1))) is not None:
+        raise ValueError(
+            f"prompt {row} holds id {prompts[row][outside[row]][0]}, "
+            f"the target's vocabulary is 0..{program.target.vocab_size - 1}"
+        )
     if prompts.shape[1] + program.max_gamma + 2 > program.max_len:
         raise ValueError(
             f"prompts of {prompts.shape[1]} slots and max_gamma {program.max_gamma} + 2 of slack "
@@ -35,7 +44,7 @@ def check_batch(program: Program, prompts: Array, request: Request) -> None:
             f"prompt {row} has {lengths[row]} tokens, {lengths[row] - context} more than "
             f"the target's context of {context}"
         )
-    needed = np.minimum(lengths + np.asarray(request.max_new_tokens), context)
+    needed = lengths + np.minimum(np.asarray(request.max_new_tokens), context - lengths)
     if (row := _first(needed > program.capacity)) is not None:
         raise ValueError(
             f"prompt {row} and its new tokens need {needed[row]} slots, the buffer of {program.max_len} "

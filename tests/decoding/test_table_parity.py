@@ -151,6 +151,21 @@ def test_bad_batches_are_refused(lengths, message):
         generate(program, (TARGET_PARAMS, ()), np.zeros((2, 4), np.int32), request)
 
 
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (np.zeros((2, 4)), "integer token ids, got float64"),
+        (np.array([[0, 1, 0], [0, V, 0]]), f"prompt 1 holds id {V}, the target's vocabulary is 0..{V - 1}"),
+        (np.array([[-1, 1, 0], [0, 0, 0]]), "prompt 0 holds id -1"),
+    ],
+)
+def test_prompts_that_are_no_ids_are_refused(prompts, message):
+    program = Program(target=TARGET, rule=Rejection(), max_len=MAX_LEN)
+    request = make_request(prompt_length=[2, 2], max_new_tokens=2, seed=0)
+    with pytest.raises(ValueError, match=message):
+        generate(program, (TARGET_PARAMS, ()), prompts, request)
+
+
 def test_prompts_that_do_not_fit_are_refused():
     short = TableLM(vocab_size=V, order=2, context=3)
     request = make_request(prompt_length=[4], max_new_tokens=2, seed=0)
