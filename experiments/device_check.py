@@ -54,10 +54,15 @@ MEASURED = ("alpha_accept", "tau", "tokens_per_second", "speedup", "speedup_cost
 
 
 def main(argv: list[str]) -> int:
-    del argv
+    if argv[1:]:
+        launch.fail(f"unexpected arguments {' '.join(argv[1:])}; every option starts with --")
     start, on_cpu = time.perf_counter(), jax.default_backend() == "cpu"
-    compilation.keep_on_disk(CACHE.value)
-    checked = settings_for("float32", SMOKE.value)
+    try:
+        compilation.keep_on_disk(CACHE.value)
+        checked = settings_for("float32", SMOKE.value)
+        (workdir := epath.Path(WORKDIR.value)).mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        launch.fail(str(error))
     # In bfloat16 as one would use it; a smoke run shares the programs of the parity check instead.
     swept = dataclasses.replace(
         checked,
@@ -69,7 +74,6 @@ def main(argv: list[str]) -> int:
         checked_setup, swept_setup = set_up(checked), set_up(swept)
     except ValueError as error:
         launch.fail(str(error))
-
     print(json.dumps(about := {**environment.describe(), "memory": memory()}))
     precision = contextlib.nullcontext() if on_cpu else jax.default_matmul_precision("highest")
     with precision:
@@ -80,7 +84,6 @@ def main(argv: list[str]) -> int:
     print_table([speeds], tuple(speeds))
     rows = sweep(swept_setup, measured)
     print_table(rows, ("gamma", "temperature", *MEASURED))
-    workdir = epath.Path(WORKDIR.value)
     profile(swept_setup, workdir / "profile")
 
     result = {
@@ -101,6 +104,8 @@ def main(argv: list[str]) -> int:
 
 def settings_for(dtype: str, smoke: bool) -> SweepSettings:
     """A sweep small enough for any device: the pair, three gammas, greedy and sampled."""
+    if DRAFT.value == NONE:
+        raise ValueError("--draft=none: the check compares a draft with plain decoding; give a model")
     return SweepSettings(
         targets=(TARGET.value,),
         drafters=(NONE, DRAFT.value),
@@ -114,7 +119,7 @@ def settings_for(dtype: str, smoke: bool) -> SweepSettings:
         cost_repeats=2 if smoke else 9,
         stop_at_eos=False,  # every row decodes as many tokens
         dtype=dtype,
-        mesh=tuple(int(size) for size in MESH.value),
+        mesh=tuple(int(size) if size.isdecimal() else size for size in MESH.value),
     )
 
 
@@ -292,4 +297,4 @@ def _number(value: Any) -> str:
 
 if __name__ == "__main__":
     jax.config.config_with_absl()
-    app.run(main)
+    app.run(main, flags_parser=launch.parse_any_flags)

@@ -13,7 +13,7 @@ import sys
 from typing import NoReturn
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 from ml_collections.config_flags import tuple_parser
 
 from experiments.settings import SweepSettings, from_config, nearest
@@ -57,10 +57,18 @@ def define_config(
 
 def parse_flags(argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:
     """For ``app.run(main, flags_parser=parse_flags)``: absl's parsing with errors a reader can act on."""
+    try:
+        check_override_names(argv)
+    except ValueError as error:
+        fail(str(error))
+    return parse_any_flags(argv, flag_values)
+
+
+def parse_any_flags(argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS) -> list[str]:
+    """``parse_flags`` for a main whose config has keys of its own."""
     # JAX tells at INFO, which absl shows, that it looked for a TPU and found none.
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.WARNING)
     try:
-        check_override_names(argv)
         return flag_values(argv)
     except (flags.Error, AttributeError, KeyError, ValueError, OSError) as error:
         fail(last_line(error))
@@ -68,10 +76,16 @@ def parse_flags(argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS
 
 def read_settings(config: flags.FlagHolder) -> SweepSettings:
     """The settings behind the --config flag. ValueError for a file that is missing or not a valid config."""
+    return from_config(read_config(config))
+
+
+def read_config(config: flags.FlagHolder) -> ConfigDict:
+    """The ConfigDict behind a --config flag. ValueError for a file that is missing."""
     try:
-        return from_config(config.value)
+        config.value.keys()
     except OSError as error:  # ml_collections reports a file it could not load when it is first looked into
         raise ValueError(f"--config: {last_line(error)}") from None
+    return config.value
 
 
 def check_override_names(argv: Sequence[str]) -> None:

@@ -7,14 +7,13 @@ A second call with the same workdir resumes from the newest checkpoint.
 
 from __future__ import annotations
 
-import sys
-
 from absl import app, flags, logging
 from etils import epath
 import jax
 from ml_collections import config_flags
 import rich.console
 
+from experiments import launch
 from experiments.train_config import resolve
 from experiments.train_run import run_training
 
@@ -24,15 +23,18 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Holds config.json, metrics.jsonl
 
 def main(argv: list[str]) -> None:
     if argv[1:]:
-        raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
+        launch.fail(f"unexpected arguments {' '.join(argv[1:])}; every option starts with --")
     logging.set_verbosity(logging.WARNING)  # orbax tells every detail of every save
     try:
-        run_training(resolve(CONFIG.value), epath.Path(WORKDIR.value), rich.console.Console())
+        run = resolve(launch.read_config(CONFIG))
+        if not WORKDIR.value:
+            raise ValueError("--workdir is empty; it takes a folder")
+        run_training(run, epath.Path(WORKDIR.value), rich.console.Console())
     except ValueError as error:
-        sys.exit(f"error: {error}")
+        launch.fail(str(error))
 
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["config", "workdir"])
     jax.config.config_with_absl()
-    app.run(main)
+    app.run(main, flags_parser=launch.parse_any_flags)

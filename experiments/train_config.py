@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import dataclasses
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from experiments.settings import nearest
 from specjax.models.decoder import DecoderConfig
 from specjax.training.recipe import Recipe, Stage
 from specjax.training.self_generated import SelfGenerated
@@ -34,6 +36,12 @@ class Run:
 def resolve(config: ConfigDict) -> Run:
     """Checks every value of a config; ValueError says which is wrong."""
     settings = config.to_dict()
+    outside = ("teacher", "self_generated", "export")
+    _check_keys("config", settings, [*_fields(Recipe), *outside], required=("model", "stages", *outside))
+    _check_keys("config.model", settings["model"], _fields(DecoderConfig))
+    for name, size in settings["model"].items():
+        if type(size) is int and size < 1:
+            raise ValueError(f"config.model.{name}: {size} is below 1, the smallest valid value")
     teacher, export = settings.pop("teacher"), settings.pop("export")
     generated = settings.pop("self_generated")
     settings["model"] = DecoderConfig(**settings["model"])
@@ -44,6 +52,19 @@ def resolve(config: ConfigDict) -> Run:
         self_generated=SelfGenerated(**generated) if generated["rows"] else None,
         export=export,
     )
+
+
+def _fields(cls: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]
+
+
+def _check_keys(where: str, keys: Iterable[str], known: list[str], required: Iterable[str] = ()) -> None:
+    for key in required:
+        if key not in keys:
+            raise ValueError(f"{where}: no {key}; is this a file of configs/train_*.py?")
+    for key in keys:
+        if key not in known:
+            raise ValueError(f"{where}.{key}: no such key; {nearest(key, known)}")
 
 
 def _stage(number: int, sizes: Any) -> Stage:

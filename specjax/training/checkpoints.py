@@ -51,8 +51,11 @@ def claim_workdir(workdir: epath.PathLike, settings: dict[str, Any]) -> None:
     path = epath.Path(workdir) / "config.json"
     settings = json.loads(json.dumps(settings))
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(settings, indent=2) + "\n")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(settings, indent=2) + "\n")
+        except OSError as error:
+            raise ValueError(f"workdir {workdir}: cannot be written ({error.strerror or error})") from None
         return
     old, new = _flatten(json.loads(path.read_text())), _flatten(settings)
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]

@@ -63,8 +63,12 @@ def test_a_profile_is_kept(finished):
     assert list((workdir / "profile").rglob("*.xplane.pb"))
 
 
-def test_a_model_that_is_not_there_is_one_line(tmp_path):
-    done = device_check("--target=no/such/folder", f"--workdir={tmp_path}")
+@pytest.mark.parametrize(
+    "argument, told",
+    [("--target=no/such/folder", "no/such/folder"), ("--mesh=a,1", "mesh: 'a'"), ("--draft=none", "--draft")],
+)
+def test_what_cannot_run_is_one_line(tmp_path, argument, told):
+    done = device_check(argument, f"--workdir={tmp_path}")
     assert done.returncode == 2
-    assert "no/such/folder" in done.stderr
+    assert told in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import rich.console
 
-from configs import train_target
+from configs import quickstart, train_target
 from experiments import train_config, train_run
 from specjax.data.corpora import Corpus, Module
 from specjax.data.tokenizers import check_same_ids, load_tokenizer
@@ -110,3 +110,30 @@ def test_a_draft_of_another_vocabulary_is_refused(target, tmp_path):
 def test_wrong_configs_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         train_config.resolve(tiny_config(**changes))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("lerning_rate",), 1.0, "config.lerning_rate: no such key; nearest is 'learning_rate'"),
+        (("model", "hiden_size"), 8, "config.model.hiden_size: no such key; nearest is 'hidden_size'"),
+        (("model", "hidden_size"), 0, "config.model.hidden_size: 0 is below 1"),
+    ],
+)
+def test_wrong_keys_and_sizes_are_refused(path, value, message):
+    config = tiny_config()
+    with config.unlocked():
+        (config if len(path) == 1 else config[path[0]])[path[-1]] = value
+    with pytest.raises(ValueError, match=message):
+        train_config.resolve(config)
+
+
+def test_the_config_of_a_sweep_is_refused():
+    with pytest.raises(ValueError, match="config: no model; is this a file of configs/train"):
+        train_config.resolve(quickstart.get_config())
+
+
+def test_an_unwritable_workdir_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"cannot be written \(Not a directory\)"):
+        run(tiny_config(), tmp_path / "file" / "run")
