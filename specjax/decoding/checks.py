@@ -17,25 +17,25 @@ def check_batch(program: Program, prompts: Array, request: Request) -> None:
     """
     if isinstance(request.prompt_length, jax.core.Tracer):
         return
-    lengths, prompts = np.asarray(request.prompt_length), np.asarray(prompts)
-    if prompts.dtype.kind not in "iu":
-        raise ValueError(f"prompts must be integer token ids, got {prompts.dtype}")
-    if prompts.ndim != 2 or prompts.shape[0] != lengths.shape[0]:
-        raise ValueError(f"prompts must be [B, P] with B = {lengths.shape[0]} requests, got {prompts.shape}")
+    lengths, ids = np.asarray(request.prompt_length), np.asarray(prompts)
+    if ids.dtype.kind not in "iu":
+        raise ValueError(f"prompts must be integer token ids, got {ids.dtype}")
+    if ids.ndim != 2 or ids.shape[0] != lengths.shape[0]:
+        raise ValueError(f"prompts must be [B, P] with B = {lengths.shape[0]} requests, got {ids.shape}")
     if (row := _first(lengths < 1)) is not None:
         raise ValueError(f"prompt {row} is empty: a prompt needs at least one token")
-    if (row := _first(lengths > prompts.shape[1])) is not None:
-        raise ValueError(f"prompt {row} claims {lengths[row]} tokens, its row holds {prompts.shape[1]}")
-    used = np.arange(prompts.shape[1]) < lengths[:, None]
-    outside = used & ((prompts < 0) | (prompts >= program.target.vocab_size))
-    if (row := _first(outside.any(axis=1))) is not None:
+    if (row := _first(lengths > ids.shape[1])) is not None:
+        raise ValueError(f"prompt {row} claims {lengths[row]} tokens, its row holds {ids.shape[1]}")
+    used = np.arange(ids.shape[1]) < lengths[:, None]
+    outside = used & ((ids < 0) | (ids >= program.target.vocab_size))
+    if (row := _first(np.asarray(outside.any(axis=1)))) is not None:
         raise ValueError(
-            f"prompt {row} holds id {prompts[row][outside[row]][0]}, "
+            f"prompt {row} holds id {ids[row][outside[row]][0]}, "
             f"the target's vocabulary is 0..{program.target.vocab_size - 1}"
         )
-    if prompts.shape[1] + program.max_gamma + 2 > program.max_len:
+    if ids.shape[1] + program.max_gamma + 2 > program.max_len:
         raise ValueError(
-            f"prompts of {prompts.shape[1]} slots and max_gamma {program.max_gamma} + 2 of slack "
+            f"prompts of {ids.shape[1]} slots and max_gamma {program.max_gamma} + 2 of slack "
             f"exceed the buffer of {program.max_len}"
         )
     context = program.target.context
