@@ -83,7 +83,9 @@ def _cut(
     is_stop = (emitted[:, None] == request.stop_tokens[None, :]).any(axis=1)
     is_stop &= index <= verdict.num_accepted
     upto_stop = jnp.where(is_stop.any(), jnp.argmax(is_stop) + 1, verdict.num_accepted + 1)
-    room = jnp.minimum(request.prompt_length + request.max_new_tokens, program.capacity) - state.length
+    # Differences alone: prompt_length + max_new_tokens may exceed int32.
+    new = state.length - request.prompt_length
+    room = jnp.minimum(request.max_new_tokens - new, program.capacity - state.length)
     num_emitted = jnp.where(state.done, 0, jnp.minimum(upto_stop, room)).astype(jnp.int32)
     stopped = (num_emitted >= room) | (is_stop.any() & (num_emitted == upto_stop))
     return num_emitted, stopped
