@@ -1,8 +1,12 @@
 """What model steps cost: c, d(gamma) and v(T), measured on the device.
 
 Each is a ``fori_loop`` of the very step a round makes, at the run's batch size
-and buffer length, so that no dispatch is timed. Repeats are interleaved: a
-ratio compares times of one repeat, taken within a second of each other.
+and buffer length, so that no dispatch is timed. A proposal is timed together
+with the target step that scores it, and that step alone is taken off: between
+two proposals of a real round the target's weights push the draft's out of the
+processor's caches, which a loop of proposals alone would not see. Repeats are
+interleaved: a ratio compares times of one repeat, taken within a second of
+each other.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from specjax.types import Array, DecodeState, Drafter, DraftState, Outcome, Para
 
 Loop = Callable[[int], Any]  # runs so many steps on the device
 
-LOOP_SECONDS = 0.03  # what one repeat of a loop aims to last
+LOOP_SECONDS = 0.05  # what one repeat of a loop aims to last
 MOST_STEPS = 2000
 
 
@@ -57,16 +61,22 @@ def measure(
         loops["target", size] = step(target, size, params[0], state.target_cache)
     if drafter is not None:
         for gamma in gammas:
-            loops["proposal", gamma] = functools.partial(
-                _proposals, drafter, program.rule, gamma, target.vocab_size, params, request, state
+            loops["round", gamma] = functools.partial(
+                _rounds, target, drafter, program.rule, gamma, params, request, state
             )
     if isinstance(drafter, ModelDrafter):
         loops["draft step", 1] = step(drafter.model, 1, params[1], state.draft_state.cache)
     seconds = time_interleaved(loops, repeats)
     pick = lambda kind: {size: times for (name, size), times in seconds.items() if name == kind}
+    proposals = {
+        gamma: tuple(
+            max(both - scored, 0.0) for both, scored in zip(times, seconds["target", gamma + 1], strict=True)
+        )
+        for gamma, times in pick("round").items()
+    }
     return Costs(
         target_seconds=pick("target"),
-        proposal_seconds=pick("proposal"),
+        proposal_seconds=proposals,
         draft_step_seconds=pick("draft step").get(1, ()),
     )
 
@@ -113,37 +123,39 @@ def _model_steps(model: LanguageModel, params: Params, tokens: Array, cache: Any
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _proposals(
+def _rounds(
+    target: LanguageModel,
     drafter: Drafter,
     rule: Rule,
     gamma: int,
-    vocab_size: int,
     params: tuple[Params, Params],
     request: Request,
     state: DecodeState,
     num_steps: Array,
 ) -> Any:
-    """Whole proposals; each is committed as if the row were frozen, so that all start from the same place."""
+    """A proposal and its target step, again and again from one place: each is committed as a frozen row's."""
     active = sampling.active_filters(request.sampling)
 
-    def proposal(
-        round: Array, request: Request, length: Array, tokens: Array, draft_state: DraftState
-    ) -> tuple[Array, DraftState]:
-        noise, _ = rule.noise(request.key, round, length, gamma, vocab_size)
+    def one(
+        round: Array, request: Request, length: Array, tokens: Array, cache: Any, draft_state: DraftState
+    ) -> tuple[Array, Any, DraftState]:
+        noise, _ = rule.noise(request.key, round, length, gamma, target.vocab_size)
         warp = lambda logits: sampling.warp(logits, request.sampling, active)
         drafted, draft_state = drafter.propose(
             params, draft_state, tokens, length, gamma, jnp.int32(gamma), noise, rule.draw, warp
         )
-        # Slots past the length are never read: this only ties each proposal to the one before.
-        tokens = tokens.at[length].set(drafted.tokens.sum(dtype=jnp.int32) + round)
+        block = jnp.concatenate([tokens[length - 1][None], jnp.clip(drafted.tokens, 0)])
+        output = target.apply(params[0], block, cache)
+        # Slots past the length are never read: this only ties each round to the one before.
+        tokens = tokens.at[length].set(sampling.first_argmax(output.logits).sum(dtype=jnp.int32) + round)
         nothing = Outcome(
             old_length=length, num_emitted=jnp.int32(0), emitted=jnp.zeros((gamma + 1,), jnp.int32)
         )
         draft_state, _ = drafter.commit(params, draft_state, tokens, nothing)
-        return tokens, draft_state
+        return tokens, kv.rewind(output.cache, cache.length), draft_state
 
     def loop(rows: Rows, request: Request, length: Array, *carry: Any) -> Any:
-        body = lambda round, carry: rows(functools.partial(proposal, round))(request, length, *carry)
+        body = lambda round, carry: rows(functools.partial(one, round))(request, length, *carry)
         return jax.lax.fori_loop(0, num_steps, body, carry)
 
-    return over_batch(loop)(request, state.length, state.tokens, state.draft_state)
+    return over_batch(loop)(request, state.length, state.tokens, state.target_cache, state.draft_state)

@@ -43,8 +43,8 @@ class Block:
 
         # h_i: the coin of length i, given that no longer prefix was kept; h_g = b_g.
         mass = _residual_mass(b, proposal, target_probs)
-        rest = mass + 1 - b
-        h = jnp.where(rest > 0, mass / jnp.where(rest > 0, rest, 1.0), 1.0)
+        rest = mass + (1 - b)
+        h = jnp.where(rest <= 0, 1.0, mass / jnp.where(rest <= 0, 1.0, rest))  # p = q = 0: NaN, refused
         lengths = jnp.arange(gamma + 1)
         h = jnp.where(lengths == proposal.num_drafted, b, h)
         kept = (noise.accept < h[1:]) & chain.is_live(proposal)

@@ -35,10 +35,15 @@ def is_live(proposal: Proposal) -> Array:
 
 
 def prob_of_drafts(proposal: Proposal, probs: Array | None) -> Array:
-    """[G]: the probability ``probs`` [>=G, V] gives to each draft; None is the one-hot law."""
+    """[G]: the probability ``probs`` [>=G, V] gives to each draft; None is the one-hot law.
+
+    An id outside of the vocabulary has none, so it is never accepted.
+    """
+    tokens = proposal.tokens
     if probs is None:
-        return jnp.ones(proposal.tokens.shape, jnp.float32)
-    return jnp.take_along_axis(probs, proposal.tokens[:, None], axis=1, mode="clip")[:, 0]
+        return jnp.ones(tokens.shape, jnp.float32)
+    known = (tokens >= 0) & (tokens < probs.shape[-1])
+    return jnp.where(known, jnp.take_along_axis(probs, tokens[:, None], axis=1, mode="clip")[:, 0], 0.0)
 
 
 def draft_law(proposal: Proposal, position: Array, vocab_size: int) -> Array:

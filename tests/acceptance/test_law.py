@@ -274,6 +274,20 @@ def test_an_impossible_draft_is_refused_by_a_coin_of_zero(rule):
         assert verdict.num_accepted == 0 and verdict.next_token in (1, 2)
 
 
+@pytest.mark.parametrize("rule", [Rejection(), Block()])
+def test_a_draft_no_law_could_have_given_is_refused(rule):
+    """An id outside of the vocabulary, and one with p = q = 0: the sign of a broken drafter."""
+    target = jnp.array([[0.0, 0.4, 0.6], [0.2, 0.3, 0.5], [0.2, 0.3, 0.5]])
+    coins = Coins(accept=jnp.zeros(2), final=jnp.float32(0.5))
+    for token in (-1, 3):
+        proposal = Proposal(tokens=jnp.array([token, 1]), probs=None, num_drafted=jnp.int32(2))
+        assert rule.accept(coins, proposal, target).num_accepted == 0
+    impossible = Proposal(
+        tokens=jnp.array([0, 1]), probs=jnp.array([[0, 0.5, 0.5]] * 2), num_drafted=jnp.int32(2)
+    )
+    assert rule.accept(coins, impossible, target).num_accepted == 0
+
+
 def test_draw_law():
     for rule in LOSSLESS:
         probs = np.array([[0.2, 0.0, 0.8], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
