@@ -1,7 +1,9 @@
 """The long form, for figures: every drafter and rule, 1,000 tokens and more in each cell.
 
 COMMAND  python -m experiments.sweep --config=configs/benchmark.py --workdir=runs/benchmark
-COST     about 10 minutes on 2 CPU cores; killed at any moment, the same command continues
+COST     16 minutes on 2 CPU cores; killed at any moment, the same command continues
+RESULT   best cells 1.37 to 1.45 times plain decoding (gamma 3, T = 0); measured / cost model .81 to 1.07, median .93;
+         median share of a round that model steps do not explain 3 %, largest 16 % (coupled, gamma 7)
 """
 
 from __future__ import annotations

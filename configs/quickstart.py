@@ -1,7 +1,8 @@
 """The embedded pair on code it has never seen: two drafts and prompt lookup against plain decoding.
 
 COMMAND  python -m experiments.sweep --config=configs/quickstart.py --workdir=runs/quickstart
-COST     under 5 minutes on 2 CPU cores, compilation included; ``:smoke`` under 40 seconds
+COST     2.5 minutes on 2 CPU cores, compilation included
+RESULT   best cells: prompt lookup and draft at gamma 3, T = 0, 1.3 to 1.4 times plain decoding
 """
 
 from __future__ import annotations
