@@ -2,8 +2,8 @@
 
 COMMAND  python -m experiments.sweep --config=configs/benchmark.py --workdir=runs/benchmark
 COST     16 minutes on 2 CPU cores; killed at any moment, the same command continues
-RESULT   best cells 1.37 to 1.45 times plain decoding (gamma 3, T = 0); measured / cost model .81 to 1.07, median .93;
-         median share of a round that model steps do not explain 3 %, largest 16 % (coupled, gamma 7)
+RESULT   best cells 1.37 to 1.45 times plain decoding (gamma 3, T = 0); measured / cost model .81 to 1.07,
+         median .93; of a round's time 3 % in the median, 16 % at most, is not the models' steps
 """
 
 from __future__ import annotations
