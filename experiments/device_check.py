@@ -119,7 +119,7 @@ def settings_for(dtype: str, smoke: bool) -> SweepSettings:
         cost_repeats=2 if smoke else 9,
         stop_at_eos=False,  # every row decodes as many tokens
         dtype=dtype,
-        mesh=tuple(int(size) if size.isdecimal() else size for size in MESH.value),
+        mesh=launch.CommaTuple().parse(",".join(MESH.value)),
     )
 
 

@@ -125,7 +125,7 @@ class Workdir:
             raise ValueError(f"workdir {self.path}: its config.json is not JSON ({error})") from None
 
     def _refuse_conflicts(self, stored: Any, settings: SweepSettings, resolved: Row) -> None:
-        parts = (stored.get("settings"), stored.get("resolved")) if isinstance(stored, dict) else ()
+        parts: Any = (stored.get("settings"), stored.get("resolved")) if isinstance(stored, dict) else ()
         if not parts or not all(isinstance(part, dict) for part in parts) or not parts[0].keys() >= {*AXES}:
             raise ValueError(f"workdir {self.path}: no sweep wrote its config.json. Use another --workdir")
         ours = json.loads(_dump({**shared(settings), **resolved}))
