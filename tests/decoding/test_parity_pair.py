@@ -30,8 +30,6 @@ GAMMAS, NUM_PROMPTS, PROMPT, NEW = (1, 3, 7, 11), 12, 40, 32
 DRAFTERS = ("draft", "draft-small", "bigram", "prompt lookup")
 NARROW = 1e-4
 
-pytestmark = pytest.mark.skipif(not (FOLDER / "draft-small").is_dir(), reason=f"no pair in {FOLDER}")
-
 
 @pytest.fixture(scope="module")
 def pair():

@@ -1,7 +1,4 @@
-"""SIGKILL at random file operations of a sweep: no finished cell lost, none twice, a torn line forgiven.
-
-SPECJAX_KILLS=20 for more of them than the default test has time for.
-"""
+"""SIGKILL at random file operations of a sweep: no finished cell lost, none twice, a torn line forgiven."""
 
 import collections
 import contextlib
@@ -15,7 +12,7 @@ import sys
 
 import pytest
 
-KILLS = int(os.environ.get("SPECJAX_KILLS", "4"))
+KILLS = 20
 
 
 def launch(fields, path, cache, kill_at, operations):
