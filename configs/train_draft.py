@@ -21,11 +21,11 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         {
             "teacher": str(TARGET),
-            # A third of the windows is text of the target's own: what a draft meets while decoding.
+            # Two fifths of the windows are text of the target's own: what a draft meets while decoding.
             "self_generated": {
-                "rows": 4096,
+                "rows": 8192,
                 "prompt_length": 48,
-                "temperatures": (0.0, 0.6, 1.0),
+                "temperatures": (0.0, 0.0, 0.6, 1.0),
                 "batch_size": 64,
             },
             "export": "",  # where the Hugging Face folder goes; empty: WORKDIR/export
@@ -40,7 +40,7 @@ def get_config() -> ConfigDict:
                 "max_position_embeddings": 1024,
                 "tie_word_embeddings": True,
             },
-            "stages": ((900, 16, 256),),  # (steps, rows a batch, tokens a row)
+            "stages": ((2000, 16, 256),),  # (steps, rows a batch, tokens a row)
             "learning_rate": 4e-3,
             "warmup_steps": 100,
             "final_fraction": 0.05,

@@ -1,10 +1,10 @@
 """A decoder-only transformer of the Llama kind, for one sequence.
 
 RMSNorm, RoPE, grouped-query attention, SwiGLU, tied or untied embeddings
-(Touvron et al. 2023, arXiv 2302.13971). Activations are feature-major,
-[D, T], and weights [out, in] as Hugging Face stores them: XLA's CPU backend
-repacks the weights of row-major products at every call, which makes a
-several-token step about a quarter dearer.
+(Touvron et al. 2023, arXiv 2302.13971). Kernels lie [in, out], the transpose
+of what Hugging Face stores: XLA's CPU backend then runs a step of 2 to 8
+tokens at up to 1.4 times the speed, since no kernel is repacked and the
+tokens, not the lanes of a register, are what a small T leaves unused.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class DecoderConfig:
 
 
 class Linear(nnx.Module):
-    """y = W x on [in, T]; ``axes`` are the logical names of W's [out, in]."""
+    """y = x W on [T, in]; ``axes`` are the logical names of W's [in, out]."""
 
     def __init__(self, n_in: int, n_out: int, axes: tuple[str, str], dtype: Any, rngs: nnx.Rngs):
         scale = n_in**-0.5
-        self.weight = nnx.Param(jax.random.normal(rngs.params(), (n_out, n_in), dtype) * scale, axes=axes)
+        self.kernel = nnx.Param(jax.random.normal(rngs.params(), (n_in, n_out), dtype) * scale, axes=axes)
 
     def __call__(self, x: Array) -> Array:
-        return self.weight[...] @ x
+        return x @ self.kernel[...]
 
 
 class RMSNorm(nnx.Module):
@@ -59,8 +59,8 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         wide = x.astype(jnp.float32)
-        scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=0, keepdims=True) + self.eps)
-        return (wide * scale).astype(x.dtype) * self.weight[...][:, None]
+        scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
+        return (wide * scale).astype(x.dtype) * self.weight[...]
 
 
 class Attention(nnx.Module):
@@ -70,32 +70,31 @@ class Attention(nnx.Module):
         c, dtype = config, jnp.dtype(config.dtype)
         self.config = config
         q_size, kv_size = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
-        self.q_proj = Linear(c.hidden_size, q_size, ("heads", "embed"), dtype, rngs)
-        self.k_proj = Linear(c.hidden_size, kv_size, ("kv_heads", "embed"), dtype, rngs)
-        self.v_proj = Linear(c.hidden_size, kv_size, ("kv_heads", "embed"), dtype, rngs)
-        self.o_proj = Linear(q_size, c.hidden_size, ("embed", "heads"), dtype, rngs)
+        self.q_proj = Linear(c.hidden_size, q_size, ("embed", "heads"), dtype, rngs)
+        self.k_proj = Linear(c.hidden_size, kv_size, ("embed", "kv_heads"), dtype, rngs)
+        self.v_proj = Linear(c.hidden_size, kv_size, ("embed", "kv_heads"), dtype, rngs)
+        self.o_proj = Linear(q_size, c.hidden_size, ("heads", "embed"), dtype, rngs)
 
     def __call__(
         self, x: Array, rotation: tuple[Array, Array], mask: Array, rows: tuple[Array, Array], start: Array
     ) -> tuple[Array, tuple[Array, Array]]:
-        """x [D, T], mask [T, S], rows (keys, values) [Hkv, S, Dh] -> ([D, T], rows)."""
-        c, length = self.config, x.shape[1]
-        heads = lambda y, n: y.reshape(n, c.head_dim, length)
+        """x [T, D], mask [T, S], rows (keys, values) [Hkv, S, Dh] -> ([T, D], rows)."""
+        c, length = self.config, x.shape[0]
+        heads = lambda y, n: y.reshape(length, n, c.head_dim)
         q = rope.rotate(heads(self.q_proj(x), c.num_attention_heads), *rotation).astype(x.dtype)
         k = rope.rotate(heads(self.k_proj(x), c.num_key_value_heads), *rotation)
         v = heads(self.v_proj(x), c.num_key_value_heads)
-        keys = kv.write(rows[0], k.swapaxes(1, 2), start)
-        values = kv.write(rows[1], v.swapaxes(1, 2), start)
+        keys = kv.write(rows[0], k.swapaxes(0, 1), start)
+        values = kv.write(rows[1], v.swapaxes(0, 1), start)
 
         # Both products take the cache as it lies, [S, Dh]; asked for another order of their
         # results, XLA would transpose all of it at every step.
-        groups = c.num_attention_heads // c.num_key_value_heads
-        q = q.reshape(c.num_key_value_heads, groups, c.head_dim, length).swapaxes(1, 2)
-        scores = jnp.einsum("hsd,hdgt->hsgt", keys, q, preferred_element_type=jnp.float32)
-        scores = jnp.where(mask.T[:, None, :], scores * c.head_dim**-0.5, -jnp.inf)
+        q = q.reshape(length, c.num_key_value_heads, -1, c.head_dim)
+        scores = jnp.einsum("hsd,thgd->hstg", keys, q, preferred_element_type=jnp.float32)
+        scores = jnp.where(mask.T[:, :, None], scores * c.head_dim**-0.5, -jnp.inf)
         weights = jax.nn.softmax(scores, axis=1).astype(values.dtype)
-        mixed = jnp.einsum("hsgt,hsd->hgtd", weights, values).swapaxes(2, 3)
-        return self.o_proj(mixed.reshape(-1, length)), (keys, values)
+        mixed = jnp.einsum("hstg,hsd->htgd", weights, values)
+        return self.o_proj(mixed.swapaxes(0, 1).reshape(length, -1)), (keys, values)
 
 
 class MLP(nnx.Module):
@@ -103,9 +102,9 @@ class MLP(nnx.Module):
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
         c, dtype = config, jnp.dtype(config.dtype)
-        self.gate_proj = Linear(c.hidden_size, c.intermediate_size, ("mlp", "embed"), dtype, rngs)
-        self.up_proj = Linear(c.hidden_size, c.intermediate_size, ("mlp", "embed"), dtype, rngs)
-        self.down_proj = Linear(c.intermediate_size, c.hidden_size, ("embed", "mlp"), dtype, rngs)
+        self.gate_proj = Linear(c.hidden_size, c.intermediate_size, ("embed", "mlp"), dtype, rngs)
+        self.up_proj = Linear(c.hidden_size, c.intermediate_size, ("embed", "mlp"), dtype, rngs)
+        self.down_proj = Linear(c.intermediate_size, c.hidden_size, ("mlp", "embed"), dtype, rngs)
 
     def __call__(self, x: Array) -> Array:
         return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -138,7 +137,10 @@ class Decoder(nnx.Module):
         self.layers = nnx.List([Block(config, rngs) for _ in range(c.num_hidden_layers)])
         self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps, dtype)
         if not c.tie_word_embeddings:
-            self.lm_head = Linear(c.hidden_size, c.vocab_size, ("vocab", "embed"), dtype, rngs)
+            head = (
+                jax.random.normal(rngs.params(), (c.vocab_size, c.hidden_size), dtype) * c.hidden_size**-0.5
+            )
+            self.lm_head = nnx.Param(head, axes=("vocab", "embed"))
 
     def __call__(
         self,
@@ -153,7 +155,7 @@ class Decoder(nnx.Module):
         Tap k is the residual stream after k layers (0 = embeddings); "final"
         is what the LM head reads.
         """
-        x = self.embed_tokens[...][tokens].T
+        x = self.embed_tokens[...][tokens]
         rotation = rope.rotations(positions, self.config.head_dim, self.config.rope_theta)
         stream: dict[int | str, Array] = {0: x}
         keys, values = [], []
@@ -164,9 +166,10 @@ class Decoder(nnx.Module):
             values.append(rows[1])
             stream[depth + 1] = x
         stream["final"] = x = self.norm(x)
-        head = self.embed_tokens[...] if self.config.tie_word_embeddings else self.lm_head.weight[...]
-        # The barrier keeps the product feature-major: folded into it, the transpose costs 1 ms at V = 4,096.
-        logits = jax.lax.optimization_barrier(jnp.matmul(head, x, preferred_element_type=jnp.float32)).T
+        head = (self.embed_tokens if self.config.tie_word_embeddings else self.lm_head)[...]
+        # The table lies [V, D], as lookups want it, so the product is [V, T]. Without the barrier XLA
+        # folds the transpose into it, which costs 1 ms at V = 4,096.
+        logits = jax.lax.optimization_barrier(jnp.matmul(head, x.T, preferred_element_type=jnp.float32)).T
         length = cache.length + tokens.shape[0]
         new_cache = kv.KVCache(keys=tuple(keys), values=tuple(values), length=length)
-        return logits, tuple(stream[tap].T for tap in taps), new_cache
+        return logits, tuple(stream[tap] for tap in taps), new_cache

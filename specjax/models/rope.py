@@ -8,16 +8,16 @@ from specjax.types import Array
 
 
 def rotations(positions: Array, head_dim: int, theta: float) -> tuple[Array, Array]:
-    """(cos, sin), each [Dh/2, T] float32, for ``positions`` [T].
+    """(cos, sin), each [T, 1, Dh/2] float32, for ``positions`` [T].
 
     Computed, not looked up: there is no table whose end a position could pass.
     """
     exponent = jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim
-    angles = (theta**-exponent)[:, None] * positions.astype(jnp.float32)[None, :]
+    angles = positions.astype(jnp.float32)[:, None, None] * theta**-exponent
     return jnp.cos(angles), jnp.sin(angles)
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
-    """Rotates ``x`` [..., Dh, T]: its two halves are the coordinates of each plane."""
-    first, second = jnp.split(x, 2, axis=-2)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-2)
+    """Rotates ``x`` [T, H, Dh]: its two halves are the coordinates of each plane."""
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

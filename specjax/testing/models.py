@@ -29,7 +29,7 @@ def tiny_transformer(
         tie_word_embeddings=False,
     )
     params = init_params(config, seed)
-    params["lm_head"]["weight"] = params["lm_head"]["weight"] * sharpness
+    params["lm_head"] = params["lm_head"] * sharpness
     # Embeddings of the trained size, so that attention and MLP do not drown the token itself.
     params["embed_tokens"] = params["embed_tokens"] * 50.0
     return from_config(config), params

@@ -131,17 +131,17 @@ def test_every_weight_lies_where_the_rules_say(sizes):
     model_size = mesh.shape["model"]
     layer = target["layers"][0]
     expected = {
-        "q_proj": (16 // model_size, 16),
-        "k_proj": (8 // model_size, 16),
-        "v_proj": (8 // model_size, 16),
-        "o_proj": (16, 16 // model_size),
+        "q_proj": (16, 16 // model_size),
+        "k_proj": (16, 8 // model_size),
+        "v_proj": (16, 8 // model_size),
+        "o_proj": (16 // model_size, 16),
     }
     for name, shape in expected.items():
-        weight = layer["self_attn"][name]["weight"]
-        assert {shard.data.shape for shard in weight.addressable_shards} == {shape}, name
-    down, up = layer["mlp"]["down_proj"]["weight"], layer["mlp"]["up_proj"]["weight"]
-    assert down.sharding.spec == P(None, "model")
-    assert up.sharding.spec == P("model", None)
+        kernel = layer["self_attn"][name]["kernel"]
+        assert {shard.data.shape for shard in kernel.addressable_shards} == {shape}, name
+    down, up = layer["mlp"]["down_proj"]["kernel"], layer["mlp"]["up_proj"]["kernel"]
+    assert down.sharding.spec == P("model", None)
+    assert up.sharding.spec == P(None, "model")
     for leaf in (*jax.tree.leaves(draft), target["embed_tokens"], target["norm"]["weight"]):
         assert leaf.sharding.is_fully_replicated
         assert leaf.sharding.device_set == set(mesh.devices.flat)
@@ -161,8 +161,8 @@ def test_sizes_that_do_not_divide(caplog):
     assert said[0].startswith("kv_heads of size 2 does not divide over 'model' of mesh (data=2, model=4)")
     assert any(message.startswith("heads of size 2") for message in said)
     assert target["embed_tokens"].sharding.spec == P("model", None)
-    assert draft["layers"][0]["mlp"]["up_proj"]["weight"].sharding.spec == P("model", None)
-    assert draft["layers"][0]["self_attn"]["q_proj"]["weight"].sharding.is_fully_replicated
+    assert draft["layers"][0]["mlp"]["up_proj"]["kernel"].sharding.spec == P(None, "model")
+    assert draft["layers"][0]["self_attn"]["q_proj"]["kernel"].sharding.is_fully_replicated
 
     first = jax.tree.map(lambda x: x[:5], REQUEST)
     state = generate(program(Rejection()), (target, draft), PROMPTS[:5], first)
