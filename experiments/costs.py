@@ -4,14 +4,13 @@ Each is a ``fori_loop`` of the very step a round makes, at the run's batch size
 and buffer length, so that no dispatch is timed. A proposal is timed together
 with the target step that scores it, and that step alone is taken off: between
 two proposals of a real round the target's weights push the draft's out of the
-processor's caches, which a loop of proposals alone would not see. Repeats are
-interleaved: a ratio compares times of one repeat, taken within a second of
-each other.
+processor's caches, which a loop of proposals alone would not see. A ratio
+compares times of one repeat, taken within a second of each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import functools
 import time
 from typing import Any
@@ -34,24 +33,69 @@ LOOP_SECONDS = 0.05  # what one repeat of a loop aims to last
 MOST_STEPS = 2000
 
 
-def measure(
+class CostMeter:
+    """Seconds per step of everything a group of cells runs; every call of ``repeat`` adds one value.
+
+    A machine's speed drifts by tens of percent within minutes, so the caller
+    spreads the repeats over the decodes that the costs are to explain.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        params: tuple[Params, Params],
+        request: Request,
+        state: DecodeState,
+        gammas: tuple[int, ...],
+    ):
+        """Compiles and calibrates.
+
+        Args:
+          program: of any cell of the group; its models, rule, buffers.
+          params: (target, draft).
+          request: the batch's, since warping is a part of a proposal.
+          state: a prefilled state of ``program``; it is not changed.
+          gammas: proposals of each of these, and target steps of one token more.
+        """
+        self.loops = _loops(program, params, request, state, gammas)
+        self.num_steps = {key: _calibrated(loop) for key, loop in self.loops.items()}
+        self.seconds: dict[Any, list[float]] = {key: [] for key in self.loops}
+
+    @property
+    def num_repeats(self) -> int:
+        return len(self.seconds["target", 1])
+
+    def repeat(self) -> None:
+        """Times every loop once, one after another: a ratio within a repeat saw one machine."""
+        for key, loop in self.loops.items():
+            self.seconds[key].append(_timed(loop, self.num_steps[key]) / self.num_steps[key])
+
+    def costs(self) -> Costs:
+        """What was measured so far."""
+        pick = lambda kind: {
+            size: tuple(times) for (name, size), times in self.seconds.items() if name == kind
+        }
+        target = pick("target")
+        proposals = {
+            gamma: tuple(
+                max(both - scored, 0.0) for both, scored in zip(times, target[gamma + 1], strict=True)
+            )
+            for gamma, times in pick("round").items()
+        }
+        return Costs(
+            target_seconds=target,
+            proposal_seconds=proposals,
+            draft_step_seconds=pick("draft step").get(1, ()),
+        )
+
+
+def _loops(
     program: Program,
     params: tuple[Params, Params],
     request: Request,
     state: DecodeState,
     gammas: tuple[int, ...],
-    repeats: int,
-) -> Costs:
-    """Seconds per step of everything a group of cells runs, ``repeats`` times.
-
-    Args:
-      program: of any cell of the group; its models, rule, buffers.
-      params: (target, draft).
-      request: the batch's, since warping is a part of a proposal.
-      state: a prefilled state of ``program``; it is not changed.
-      gammas: proposals of each of these, and target steps of one token more.
-      repeats: values of each entry of the result.
-    """
+) -> dict[Any, Loop]:
     target, drafter = program.target, program.drafter
     step = lambda model, size, weights, cache: functools.partial(
         _model_steps, model, weights, _first_tokens(state.tokens, size), cache
@@ -66,29 +110,7 @@ def measure(
             )
     if isinstance(drafter, ModelDrafter):
         loops["draft step", 1] = step(drafter.model, 1, params[1], state.draft_state.cache)
-    seconds = time_interleaved(loops, repeats)
-    pick = lambda kind: {size: times for (name, size), times in seconds.items() if name == kind}
-    proposals = {
-        gamma: tuple(
-            max(both - scored, 0.0) for both, scored in zip(times, seconds["target", gamma + 1], strict=True)
-        )
-        for gamma, times in pick("round").items()
-    }
-    return Costs(
-        target_seconds=pick("target"),
-        proposal_seconds=proposals,
-        draft_step_seconds=pick("draft step").get(1, ()),
-    )
-
-
-def time_interleaved(loops: Mapping[Any, Loop], repeats: int) -> dict[Any, tuple[float, ...]]:
-    """Seconds per step of each loop, one value a repeat; compilation and calibration come first."""
-    num_steps = {key: _calibrated(loop) for key, loop in loops.items()}
-    seconds: dict[Any, list[float]] = {key: [] for key in loops}
-    for _ in range(repeats):
-        for key, loop in loops.items():
-            seconds[key].append(_timed(loop, num_steps[key]) / num_steps[key])
-    return {key: tuple(values) for key, values in seconds.items()}
+    return loops
 
 
 def _calibrated(loop: Loop) -> int:

@@ -19,7 +19,7 @@ from experiments.plan import Plan
 from experiments.progress import SweepProgress
 from experiments.runner import Batch, Timed
 from experiments.workdir import Row, Workdir
-from specjax.analysis.records import Costs, PromptRecord
+from specjax.analysis.records import PromptRecord
 from specjax.decoding.generate import prefill
 from specjax.decoding.program import Program
 from specjax.sharding import mesh_of, place_batch
@@ -63,7 +63,7 @@ class GroupRun:
             self._load()
             self._restore()
             self._warm_up()
-            self._measure_costs()
+            self._prepare_costs()
             self._decode()
         for cell in self._live():
             with self._failures_of([cell]):
@@ -131,7 +131,7 @@ class GroupRun:
     def _params(self, cell: Cell) -> tuple[Params, Params]:
         return (self.target.params, ()) if cell.is_baseline else self.params
 
-    def _measure_costs(self) -> None:
+    def _prepare_costs(self) -> None:
         live = self._live()
         if not live:
             return
@@ -140,23 +140,27 @@ class GroupRun:
         tokens, request = place_batch(jnp.asarray(batch.tokens), self._request(batch), mesh_of(params))
         state = prefill(program, params, tokens, request)
         gammas = sorted({gamma for cell in live for gamma in self._program(cell).gammas})
-        self.costs: Costs = costs.measure(
-            program, params, request, state, tuple(gammas), self.settings.cost_repeats
-        )
+        self.meter = costs.CostMeter(program, params, request, state, tuple(gammas))
+
+    def _measure_costs(self, share: float) -> None:
+        """Repeats until ``share`` of them are done, at least one."""
+        while self.meter.num_repeats < max(1, round(share * self.settings.cost_repeats)):
+            self.meter.repeat()
 
     def _decode(self) -> None:
-        for repeat in range(self.settings.repeats):
-            for batch in self.batches:
-                self._decode_batch(batch, repeat)
+        turns = [(repeat, batch) for repeat in range(self.settings.repeats) for batch in self.batches]
+        for number, (repeat, batch) in enumerate(turns, start=1):
+            self._decode_batch(batch, repeat, share=number / len(turns))
 
-    def _decode_batch(self, batch: Batch, repeat: int) -> None:
-        """One baseline run, then each cell that lacks this batch."""
+    def _decode_batch(self, batch: Batch, repeat: int, share: float) -> None:
+        """Costs up to ``share`` of their repeats, one baseline run, then each cell that lacks this batch."""
         progress = self.launch.progress
         done = lambda cell: all((prompt, repeat) in self.records[cell] for prompt in batch.index)
         todo = [cell for cell in self._live() if not done(cell)]
         progress.advance(len(self.cells) - len(todo))
         if not todo:
             return
+        self._measure_costs(share)
         request = self._request(batch, repeat)
         plain = runner.decode_timed(self.baseline, (self.target.params, ()), batch, request)
         for cell in todo:
@@ -191,11 +195,12 @@ class GroupRun:
 
     def _finish(self, cell: Cell) -> None:
         keys = sorted(self.records[cell])
+        self._measure_costs(1.0)
         row = rows.finished_row(
             cell,
             self.launch.plan,
             [self.records[cell][key] for key in keys],
-            self.costs,
+            self.meter.costs(),
             identical=[self.identical[cell][key] for key in keys],
             compile_seconds=self.compile_seconds[cell],
             weights_hash=self.weights_hash,

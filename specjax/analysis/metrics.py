@@ -105,17 +105,17 @@ def speedup_leviathan(totals: Totals, ratios: CostRatios) -> Float:
 
 
 def speedup_cost_model(totals: Totals, ratios: CostRatios, *, batch_size: int = 1) -> Float:
-    """Predicted by measured costs: tau over the mean over rounds of d(steps run) + v(bucket + 1).
+    """Predicted by measured costs: tokens kept a round over its mean d(steps run) + v(bucket + 1).
 
     A row that drafts 2 tokens in bucket 7 pays v(8). Its draft loop runs as
     long as the longest row of the batch wants: its own count at batch size 1,
     up to the bucket in a larger batch.
 
-    What no per-round model sees: a measured speedup lacks the tokens that a
-    stop cut from each last block, a share of cut / (tokens + cut); and in a
-    batch, rows that finished early while the longest goes on.
+    The tokens a stop cut from a last block are left out, unlike in tau: no
+    measured speed has them. What no per-round model sees: in a batch, rows
+    that finished early while the longest goes on.
     """
-    return tau(totals) / round_cost(totals, ratios, batch_size=batch_size)
+    return _ratio(totals.num_tokens, totals.rounds) / round_cost(totals, ratios, batch_size=batch_size)
 
 
 def round_cost(totals: Totals, ratios: CostRatios, *, batch_size: int = 1) -> Float:

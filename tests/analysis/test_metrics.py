@@ -101,7 +101,8 @@ def test_a_position_that_was_never_tested_is_none():
 
 
 def test_tokens_cut_by_a_stop_count_in_tau_but_not_in_speed():
-    line = metrics.summarize([record(num_tokens=20, cut=2)])
+    line = metrics.summarize([record(num_tokens=20, cut=2)], COSTS)
+    assert line["speedup_cost_model"] == pytest.approx(2.0 / 1.6)
     assert line["tau"] == pytest.approx(2.2)
     assert line["tokens_per_second"] == pytest.approx(10.0)
     assert line["num_tokens"] == 20
