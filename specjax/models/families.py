@@ -84,13 +84,13 @@ def _rope_theta(settings: dict[str, Any]) -> float:
     return next((theta for theta in (new, old) if theta is not None), 10_000.0)
 
 
-def stored(params: Params) -> dict[str, Any]:
+def stored(config: DecoderConfig, params: Params) -> dict[str, Any]:
     """Leaves by Hugging Face name, laid out as its files have them."""
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-    return {stored_name(path): as_stored(path, leaf) for path, leaf in leaves}
+    return {stored_name(config, path): as_stored(config, path, leaf) for path, leaf in leaves}
 
 
-def stored_name(path: tuple[Any, ...]) -> str:
+def stored_name(config: DecoderConfig, path: tuple[Any, ...]) -> str:
     """The path through our tree follows Hugging Face's names but for the last word."""
     keys = [str(entry.key) for entry in path]
     if keys[-1] in ("kernel", "weight"):
@@ -98,6 +98,11 @@ def stored_name(path: tuple[Any, ...]) -> str:
     return ".".join([*([] if keys == ["lm_head"] else ["model"]), *keys, "weight"])
 
 
-def as_stored(path: tuple[Any, ...], leaf: Any) -> Any:
+def embedding_name(config: DecoderConfig) -> str:
+    """The tensor a tied head shares."""
+    return "model.embed_tokens.weight"
+
+
+def as_stored(config: DecoderConfig, path: tuple[Any, ...], leaf: Any) -> Any:
     """Its own inverse: kernels are [in, out] here and [out, in] there."""
     return leaf.T if path[-1].key == "kernel" else leaf

@@ -26,7 +26,7 @@ from specjax.models.language_model import TransformerLM, from_config, init_param
 from specjax.types import Params
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+HEAD = "lm_head.weight"
 
 DTYPES = {"BF16": jnp.bfloat16, "F16": np.float16, "F32": np.float32, "F64": np.float64}
 
@@ -43,7 +43,7 @@ def save(
     save_tokenizer(tokenizer, folder, model.context)
     settings = families.config_to_json(model.config, dtype, tokenizer.token_to_id(END_OF_TEXT))
     (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    tensors = {name: jnp.asarray(leaf, dtype) for name, leaf in families.stored(params).items()}
+    tensors = {name: jnp.asarray(leaf, dtype) for name, leaf in families.stored(model.config, params).items()}
     (folder / WEIGHTS).write_bytes(safetensors.flax.save(tensors, metadata={"format": "pt"}))
 
 
@@ -59,8 +59,9 @@ def load(folder: epath.PathLike, dtype: str = "float32") -> tuple[TransformerLM,
     config = _decide_tying(config, tensors, folder)
     model = from_config(config)
     ours = jax.eval_shape(lambda: init_params(config, 0))
-    _check_tensors(jax.eval_shape(families.stored, ours), tensors, folder)
-    take = lambda path, _: jnp.asarray(families.as_stored(path, tensors[families.stored_name(path)]), dtype)
+    _check_tensors(jax.eval_shape(lambda params: families.stored(config, params), ours), tensors, folder)
+    stored = lambda path: tensors[families.stored_name(config, path)]
+    take = lambda path, _: jnp.asarray(families.as_stored(config, path, stored(path)), dtype)
     return model, jax.tree_util.tree_map_with_path(take, ours)
 
 
@@ -74,14 +75,15 @@ def weights_hash(folder: epath.PathLike) -> str:
 
 def _decide_tying(config: DecoderConfig, tensors: dict[str, Any], folder: epath.Path) -> DecoderConfig:
     """Tied or untied follows from the arrays; the flag may not contradict them."""
-    if EMBEDDING not in tensors or HEAD not in tensors:
+    embedding = families.embedding_name(config)
+    if embedding not in tensors or HEAD not in tensors:
         tied = HEAD not in tensors
         if not tied or config.tie_word_embeddings:
             return dataclasses.replace(config, tie_word_embeddings=tied)
         raise ValueError(f"{folder}: tie_word_embeddings is false but {HEAD} is missing")
-    same = np.array_equal(np.asarray(tensors[EMBEDDING]), np.asarray(tensors[HEAD]))
+    same = np.array_equal(np.asarray(tensors[embedding]), np.asarray(tensors[HEAD]))
     if config.tie_word_embeddings and not same:
-        raise ValueError(f"{folder}: tie_word_embeddings is true but {HEAD} differs from {EMBEDDING}")
+        raise ValueError(f"{folder}: tie_word_embeddings is true but {HEAD} differs from {embedding}")
     if config.tie_word_embeddings:
         del tensors[HEAD]  # one array, stored twice
     return config
