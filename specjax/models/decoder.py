@@ -1,16 +1,10 @@
-"""A decoder-only transformer of the Llama kind, for one sequence.
+"""A decoder-only transformer for one sequence, assembled from a :class:`DecoderConfig`.
 
-RMSNorm, RoPE, grouped-query attention, SwiGLU, tied or untied embeddings
-(Touvron et al. 2023, arXiv 2302.13971). Kernels lie [in, out], the transpose
-of what Hugging Face stores: XLA's CPU backend then runs a step of 2 to 8
-tokens at up to 1.4 times the speed, since no kernel is repacked and the
-tokens, not the lanes of a register, are what a small T leaves unused.
+By default Llama's: RMSNorm, RoPE, grouped-query attention, SwiGLU, tied or
+untied embeddings (Touvron et al. 2023, arXiv 2302.13971).
 """
 
 from __future__ import annotations
-
-import dataclasses
-from typing import Any
 
 from flax import nnx
 import jax
@@ -18,124 +12,53 @@ import jax.numpy as jnp
 
 from specjax import cache as kv
 from specjax.models import rope
+from specjax.models.attention import Attention, soft_cap, within_window
+from specjax.models.config import DecoderConfig as DecoderConfig
+from specjax.models.mlp import MLP
+from specjax.models.norms import make_norm
 from specjax.types import Array
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DecoderConfig:
-    """Shape of a decoder; names as in a Hugging Face ``config.json``."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    max_position_embeddings: int
-    rope_theta: float = 10_000.0
-    rms_norm_eps: float = 1e-5
-    tie_word_embeddings: bool = True
-    dtype: str = "float32"  # of weights and activations; logits and softmax are float32
-
-
-class Linear(nnx.Module):
-    """y = x W on [T, in]; ``axes`` are the logical names of W's [in, out]."""
-
-    def __init__(self, n_in: int, n_out: int, axes: tuple[str, str], dtype: Any, rngs: nnx.Rngs):
-        scale = n_in**-0.5
-        self.kernel = nnx.Param(jax.random.normal(rngs.params(), (n_in, n_out), dtype) * scale, axes=axes)
-
-    def __call__(self, x: Array) -> Array:
-        return x @ self.kernel[...]
-
-
-class RMSNorm(nnx.Module):
-    """Root-mean-square norm over features, in float32."""
-
-    def __init__(self, size: int, eps: float, dtype: Any):
-        self.weight = nnx.Param(jnp.ones((size,), dtype), axes=("norm",))
-        self.eps = eps
-
-    def __call__(self, x: Array) -> Array:
-        wide = x.astype(jnp.float32)
-        scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
-        return (wide * scale).astype(x.dtype) * self.weight[...]
-
-
-class Attention(nnx.Module):
-    """Grouped-query attention that writes its keys and values, then attends."""
-
-    def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
-        c, dtype = config, jnp.dtype(config.dtype)
-        self.config = config
-        q_size, kv_size = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
-        self.q_proj = Linear(c.hidden_size, q_size, ("embed", "heads"), dtype, rngs)
-        self.k_proj = Linear(c.hidden_size, kv_size, ("embed", "kv_heads"), dtype, rngs)
-        self.v_proj = Linear(c.hidden_size, kv_size, ("embed", "kv_heads"), dtype, rngs)
-        self.o_proj = Linear(q_size, c.hidden_size, ("heads", "embed"), dtype, rngs)
-
-    def __call__(
-        self, x: Array, rotation: tuple[Array, Array], mask: Array, rows: tuple[Array, Array], start: Array
-    ) -> tuple[Array, tuple[Array, Array]]:
-        """x [T, D], mask [T, S], rows (keys, values) [Hkv, S, Dh] -> ([T, D], rows)."""
-        c, length = self.config, x.shape[0]
-        heads = lambda y, n: y.reshape(length, n, c.head_dim)
-        q = rope.rotate(heads(self.q_proj(x), c.num_attention_heads), *rotation).astype(x.dtype)
-        k = rope.rotate(heads(self.k_proj(x), c.num_key_value_heads), *rotation)
-        v = heads(self.v_proj(x), c.num_key_value_heads)
-        keys = kv.write(rows[0], k.swapaxes(0, 1), start)
-        values = kv.write(rows[1], v.swapaxes(0, 1), start)
-
-        # Both products take the cache as it lies, [S, Dh]; asked for another order of their
-        # results, XLA would transpose all of it at every step.
-        q = q.reshape(length, c.num_key_value_heads, -1, c.head_dim)
-        scores = jnp.einsum("hsd,thgd->hstg", keys, q, preferred_element_type=jnp.float32)
-        scores = jnp.where(mask.T[:, :, None], scores * c.head_dim**-0.5, -jnp.inf)
-        weights = jax.nn.softmax(scores, axis=1).astype(values.dtype)
-        mixed = jnp.einsum("hstg,hsd->htgd", weights, values)
-        return self.o_proj(mixed.swapaxes(0, 1).reshape(length, -1)), (keys, values)
-
-
-class MLP(nnx.Module):
-    """SwiGLU (Shazeer 2020, arXiv 2002.05202)."""
-
-    def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
-        c, dtype = config, jnp.dtype(config.dtype)
-        self.gate_proj = Linear(c.hidden_size, c.intermediate_size, ("embed", "mlp"), dtype, rngs)
-        self.up_proj = Linear(c.hidden_size, c.intermediate_size, ("embed", "mlp"), dtype, rngs)
-        self.down_proj = Linear(c.intermediate_size, c.hidden_size, ("mlp", "embed"), dtype, rngs)
-
-    def __call__(self, x: Array) -> Array:
-        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
 class Block(nnx.Module):
-    """Pre-norm attention and MLP with residuals."""
+    """Pre-norm attention and MLP with residuals; with ``post_norms`` each result is normed too.
+
+    Hugging Face names the second norm after its place in Llama, where it is
+    the MLP's; with post-norms the MLP's is ``pre_feedforward_layernorm``.
+    """
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
-        dtype = jnp.dtype(config.dtype)
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
+        self.post_norms = config.post_norms
+        self.input_layernorm = make_norm(config, config.hidden_size)
         self.self_attn = Attention(config, rngs)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
+        self.post_attention_layernorm = make_norm(config, config.hidden_size)
         self.mlp = MLP(config, rngs)
+        if config.post_norms:
+            self.pre_feedforward_layernorm = make_norm(config, config.hidden_size)
+            self.post_feedforward_layernorm = make_norm(config, config.hidden_size)
 
     def __call__(self, x, rotation, mask, rows, start):
         mixed, rows = self.self_attn(self.input_layernorm(x), rotation, mask, rows, start)
+        if self.post_norms:
+            x = x + self.post_attention_layernorm(mixed)
+            return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x))), rows
         x = x + mixed
         return x + self.mlp(self.post_attention_layernorm(x)), rows
 
 
 class Decoder(nnx.Module):
-    """The whole network. Attribute names follow Hugging Face's tensor names."""
+    """The whole network. Attribute names follow Hugging Face's tensor names for Llama and Gemma."""
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
         c, dtype = config, jnp.dtype(config.dtype)
         self.config = config
         table = jax.random.normal(rngs.params(), (c.vocab_size, c.hidden_size), dtype) * 0.02
         self.embed_tokens = nnx.Param(table, axes=("vocab", "embed"))
+        if c.position_embedding == "learned":
+            shape = (c.max_position_embeddings, c.hidden_size)
+            table = jax.random.normal(rngs.params(), shape, dtype) * 0.02
+            self.embed_positions = nnx.Param(table, axes=("norm", "embed"))
         self.layers = nnx.List([Block(config, rngs) for _ in range(c.num_hidden_layers)])
-        self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps, dtype)
+        self.norm = make_norm(c, c.hidden_size)
         if not c.tie_word_embeddings:
             head = (
                 jax.random.normal(rngs.params(), (c.vocab_size, c.hidden_size), dtype) * c.hidden_size**-0.5
@@ -155,21 +78,52 @@ class Decoder(nnx.Module):
         Tap k is the residual stream after k layers (0 = embeddings); "final"
         is what the LM head reads.
         """
-        x = self.embed_tokens[...][tokens]
-        rotation = rope.rotations(positions, self.config.head_dim, self.config.rope_theta)
+        windows = self.config.windows
+        view = lambda window: self._view(window, positions, mask, cache.length)
+        views = {window: view(window) for window in dict.fromkeys(windows)}
+        x = self._embed(tokens, positions)
         stream: dict[int | str, Array] = {0: x}
         keys, values = [], []
         for depth, layer in enumerate(self.layers):
             with jax.named_scope(f"layer_{depth}"):
-                x, rows = layer(x, rotation, mask, (cache.keys[depth], cache.values[depth]), cache.length)
+                rows = (cache.keys[depth], cache.values[depth])
+                x, rows = layer(x, *views[windows[depth]], rows, cache.length)
             keys.append(rows[0])
             values.append(rows[1])
             stream[depth + 1] = x
         stream["final"] = x = self.norm(x)
+        length = cache.length + tokens.shape[0]
+        new_cache = kv.KVCache(keys=tuple(keys), values=tuple(values), length=length)
+        return self._logits(x), tuple(stream[tap] for tap in taps), new_cache
+
+    def _embed(self, tokens: Array, positions: Array) -> Array:
+        """[T] -> [T, D]."""
+        x = self.embed_tokens[...][tokens]
+        if self.config.scale_embeddings:
+            x = x * jnp.asarray(self.config.hidden_size**0.5, x.dtype)
+        if self.config.position_embedding == "learned":
+            # Padding and tokens past a row's limit may lie past the table; nobody reads their output.
+            x = x + self.embed_positions[...].at[positions].get(mode="clip")
+        return x
+
+    def _view(
+        self, window: int | None, positions: Array, mask: Array, start: Array
+    ) -> tuple[tuple[Array, Array] | None, Array]:
+        """How the layers of one window see positions: (cos and sin, or None without RoPE; mask [T, S])."""
+        c = self.config
+        if window is not None:
+            mask = within_window(mask, positions, start, window)
+        if c.position_embedding == "learned":
+            return None, mask
+        if window is not None and c.rope_local_base_freq is not None:
+            return rope.rotations(positions, c.head_dim, c.rope_local_base_freq), mask
+        return rope.rotations(positions, c.head_dim, c.rope_theta, c.rope_scaling), mask
+
+    def _logits(self, x: Array) -> Array:
+        """[T, D] -> [T, V] float32."""
         head = (self.embed_tokens if self.config.tie_word_embeddings else self.lm_head)[...]
         # The table lies [V, D], as lookups want it, so the product is [V, T]. Without the barrier XLA
         # folds the transpose into it, which costs 1 ms at V = 4,096.
         logits = jax.lax.optimization_barrier(jnp.matmul(head, x.T, preferred_element_type=jnp.float32)).T
-        length = cache.length + tokens.shape[0]
-        new_cache = kv.KVCache(keys=tuple(keys), values=tuple(values), length=length)
-        return logits, tuple(stream[tap] for tap in taps), new_cache
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else soft_cap(logits, cap)
