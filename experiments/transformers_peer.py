@@ -80,18 +80,22 @@ def generate(
     return PeerDecode(tokens=tokens, seconds=seconds, scored=tuple(scored))
 
 
-def save_random(folder: epath.PathLike, *, seed: int, **settings: Any) -> None:
-    """A random Llama checkpoint written by ``transformers`` itself; ``settings`` are of LlamaConfig.
+def save_random(
+    folder: epath.PathLike, *, seed: int, model_type: str = "llama", dtype: str = "float32", **settings: Any
+) -> None:
+    """A random checkpoint written by ``transformers`` itself; ``settings`` are of the family's config class.
 
-    Every tensor is random, the norms too: one that is ignored or swapped shows in the logits.
+    Every tensor is random, norms and biases too: one that is ignored or swapped shows in the logits.
     """
     torch.manual_seed(seed)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**settings))
+    config = transformers.AutoConfig.for_model(model_type, **settings)
+    model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if name.endswith("norm.weight"):
-                weight.uniform_(0.5, 1.5)
-    model.save_pretrained(str(folder))
+        for weight in model.parameters():
+            if weight.ndim == 1:  # around 1 or 0, as the family's formula has it
+                middle = weight[0].item()
+                weight.uniform_(middle - 0.5, middle + 0.5)
+    model.to(getattr(torch, dtype)).save_pretrained(str(folder))
 
 
 @contextlib.contextmanager

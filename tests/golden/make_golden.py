@@ -3,8 +3,9 @@
     pip install -e '.[peers]' && python -m tests.golden.make_golden
 
 For two tiny random checkpoints (written here, by ``transformers``) and for the
-embedded pair: the logits of fixed inputs and greedy outputs. Run it again when
-the embedded weights change.
+embedded pair: the logits of fixed inputs and greedy outputs. For one tiny
+checkpoint of each family: the logits alone. Run it again when the embedded
+weights change.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from experiments import transformers_peer as peer
 from experiments.catalogue import DRAFT_MODELS, TARGETS
 from specjax.data.tokenizers import load_tokenizer
 from specjax.models.huggingface import weights_hash
+from tests.golden.family_checkpoints import CHECKPOINTS as FAMILIES
+from tests.golden.family_checkpoints import INPUT_LENGTH
 
 HERE = Path(__file__).parent
 NEW_TOKENS = 64
@@ -77,6 +80,13 @@ def main() -> None:
             shortest = min(map(len, prompts))
             inputs = np.array([ids[:shortest] for ids in prompts[:2]])
             write(HERE / f"embedded-{name}", folder, inputs, prompts, rows=slice(-1, None))
+    for seed, (name, settings) in enumerate(FAMILIES.items()):
+        folder = HERE / "families" / name
+        peer.save_random(folder, seed=seed, dtype="bfloat16", **settings)
+        (folder / "generation_config.json").unlink()
+        inputs = np.random.default_rng(seed).integers(settings["vocab_size"], size=INPUT_LENGTH)
+        logits = peer.logits(peer.load(folder), inputs)
+        np.savez_compressed(folder.with_suffix(".npz"), inputs=inputs.astype(np.int32), logits=logits)
 
 
 def write(path: Path, folder: Path, inputs: np.ndarray, prompts: list[list[int]], rows: slice) -> None:
