@@ -81,10 +81,15 @@ class AxisRules:
 
 
 def place_params(params: Params, axes: Any, rules: AxisRules, mesh: Mesh, head_dim: int = 1) -> Params:
-    """The weights of a model on ``mesh``, each split as ``rules`` say.
+    """The weights of a model on ``mesh``, each split as ``rules`` say: see :func:`shardings`."""
+    return jax.device_put(params, shardings(params, axes, rules, mesh, head_dim))
+
+
+def shardings(params: Params, axes: Any, rules: AxisRules, mesh: Mesh, head_dim: int = 1) -> Any:
+    """Where each weight of a model belongs on ``mesh``.
 
     Args:
-      params: nested dict of arrays.
+      params: nested dict of arrays, or of anything else with a shape.
       axes: the same structure with a tuple of logical names for each array,
         from :func:`specjax.models.language_model.logical_axes`.
       rules: logical axis -> mesh axis.
@@ -92,8 +97,8 @@ def place_params(params: Params, axes: Any, rules: AxisRules, mesh: Mesh, head_d
       head_dim: rows of a weight that make one head, which is never split.
 
     Returns:
-      The params with ``NamedSharding`` on every leaf. A size that does not
-      divide over "model" stays whole; a warning is logged, one per logical axis.
+      A ``NamedSharding`` for every leaf. A size that does not divide over
+      "model" stays whole; a warning is logged, one per logical axis.
 
     Raises:
       ValueError: a mesh axis that does not exist or is used twice by one
@@ -101,9 +106,9 @@ def place_params(params: Params, axes: Any, rules: AxisRules, mesh: Mesh, head_d
     """
     whole: collections.Counter[tuple[str, int]] = collections.Counter()
 
-    def place(path: tuple[Any, ...], leaf: Array, names: tuple[str, ...]) -> Array:
+    def place(path: tuple[Any, ...], leaf: Any, names: tuple[str, ...]) -> NamedSharding:
         where = jax.tree_util.keystr(path)
-        if len(names) != leaf.ndim:
+        if len(names) != len(leaf.shape):
             raise ValueError(f"{where}: {len(names)} logical axes {names} for an array of shape {leaf.shape}")
         spec = list(rules.spec(names))
         for dim, (name, axis) in enumerate(zip(names, spec, strict=True)):
@@ -115,7 +120,7 @@ def place_params(params: Params, axes: Any, rules: AxisRules, mesh: Mesh, head_d
         used = [axis for axis in spec if axis is not None]
         if len(used) != len(set(used)):
             raise ValueError(f"{where}: rules split {names} twice over one axis of {_describe(mesh)}")
-        return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(*spec)))
+        return NamedSharding(mesh, PartitionSpec(*spec))
 
     placed = jax.tree_util.tree_map_with_path(place, params, axes)
     for (name, units), count in whole.items():
