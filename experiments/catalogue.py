@@ -1,4 +1,4 @@
-"""Names of a config to objects: targets, drafters, rules. Where a name is a folder, the model in it."""
+"""Names of a config to objects: targets, drafters, rules. Where a name is a source, the model in it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ import dataclasses
 from pathlib import Path
 
 from etils import epath
+from jax.sharding import Mesh
 import numpy as np
 from tokenizers import Tokenizer
 
+from experiments import fetched
 from experiments.cells import NONE
 from experiments.settings import SweepSettings, fingerprint, nearest
 import specjax
 from specjax.acceptance.block import Block
 from specjax.acceptance.coupled import Coupled
 from specjax.acceptance.rejection import Rejection
+from specjax.data.chat import ChatTemplate
 from specjax.data.corpora import standard_library
-from specjax.data.tokenizers import check_same_ids, load_tokenizer
+from specjax.data.tokenizers import check_same_ids, num_ids, num_shared_ids
 from specjax.drafters.model import ModelDrafter
 from specjax.drafters.ngram import NgramDrafter, fit_bigram, fit_unigram
 from specjax.drafters.prompt_lookup import PromptLookup
 from specjax.models import huggingface
 from specjax.models.language_model import TransformerLM
+from specjax.models.sources import is_source, open_checkpoint
+from specjax.sharding import AxisRules
 from specjax.types import Drafter, Params, Rule
 
 _ASSETS = epath.Path(Path(specjax.__file__).parent / "assets")
@@ -40,7 +45,7 @@ RULES: dict[str, Callable[[SweepSettings], Rule]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model folder in memory."""
+    """A checkpoint in memory."""
 
     name: str  # as in the config
     label: str  # as in results
@@ -49,6 +54,8 @@ class LoadedModel:
     tokenizer: Tokenizer
     stop_tokens: tuple[int, ...]
     weights_hash: str
+    identity: str  # where it is from, in which quantization
+    chat_template: ChatTemplate | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,29 +77,30 @@ class LoadedDrafter:
 def check_names(settings: SweepSettings) -> None:
     """ValueError for a target, drafter or rule that nobody knows; offers the nearest."""
     for name in settings.targets:
-        _check_name("targets", name, TARGETS)
+        _check_name("targets", name, [*TARGETS, *fetched.NAMES])
     for name in settings.drafters:
-        _check_name("drafters", name, [*DRAFT_MODELS, *OTHER_DRAFTERS])
+        _check_name("drafters", name, [*DRAFT_MODELS, *OTHER_DRAFTERS, *fetched.NAMES])
     for name in settings.rules:
-        _check_name("rules", name, [name for name in RULES if name != NONE], folders=False)
+        _check_name("rules", name, [name for name in RULES if name != NONE], sources=False)
 
 
-def _check_name(key: str, name: str, known: Iterable[str], folders: bool = True) -> None:
-    if name in known or (folders and ("/" in name or epath.Path(name).is_dir())):
+def _check_name(key: str, name: str, known: Iterable[str], sources: bool = True) -> None:
+    if name in known or (sources and is_source(name)):
         return
-    raise ValueError(f"config.{key}: unknown {name!r}; {nearest(name, known)}" + ", or a folder" * folders)
+    others = ", or a folder, hf://org/name or a .gguf file" * sources
+    raise ValueError(f"config.{key}: unknown {name!r}; {nearest(name, known)}{others}")
 
 
-def load_target(name: str, dtype: str) -> LoadedModel:
-    """A target by name or folder."""
-    return _load(name, TARGETS.get(name) or epath.Path(name), dtype)
+def load_target(name: str, dtype: str, mesh: Mesh | None = None) -> LoadedModel:
+    """A target by name or source, on ``mesh`` split as ``AxisRules`` say."""
+    return _load(name, TARGETS, dtype, mesh, AxisRules())
 
 
-def load_draft_models(settings: SweepSettings) -> dict[str, LoadedModel]:
-    """Every draft model of a sweep, by the name it has in the config."""
-    folders = {name: DRAFT_MODELS.get(name) or epath.Path(name) for name in settings.drafters}
-    models = {name: folder for name, folder in folders.items() if name not in OTHER_DRAFTERS}
-    return {name: _load(name, folder, settings.dtype) for name, folder in models.items()}
+def load_draft_models(settings: SweepSettings, mesh: Mesh | None = None) -> dict[str, LoadedModel]:
+    """Every draft model of a sweep, by the name it has in the config; whole on every device of ``mesh``."""
+    whole = AxisRules(heads=None, kv_heads=None, mlp=None)
+    names = [name for name in settings.drafters if name not in OTHER_DRAFTERS]
+    return {name: _load(name, DRAFT_MODELS, settings.dtype, mesh, whole) for name in names}
 
 
 def make_drafter(name: str, target: LoadedModel, draft_models: dict[str, LoadedModel]) -> LoadedDrafter:
@@ -100,7 +108,8 @@ def make_drafter(name: str, target: LoadedModel, draft_models: dict[str, LoadedM
     if name in OTHER_DRAFTERS:
         return OTHER_DRAFTERS[name](target)
     draft = draft_models[name]
-    drafter = ModelDrafter(model=draft.model, vocab_size=target.model.vocab_size)
+    shared = num_shared_ids(target.tokenizer, draft.tokenizer)
+    drafter = ModelDrafter(model=draft.model, vocab_size=target.model.vocab_size, num_ids=shared)
     label, weights = draft.label, draft.weights_hash
     return LoadedDrafter(name=name, label=label, drafter=drafter, params=draft.params, weights_hash=weights)
 
@@ -113,38 +122,46 @@ def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
         raise ValueError(f"{target.label} and {draft.label}: {error}") from None
 
 
-def _load(name: str, folder: epath.Path, dtype: str) -> LoadedModel:
-    if not folder.is_dir():
-        raise ValueError(f"model {name!r}: no folder {folder}")
+def _load(
+    name: str, known: dict[str, epath.Path], dtype: str, mesh: Mesh | None, rules: AxisRules
+) -> LoadedModel:
+    source = known.get(name) or (fetched.locate(name) if name in fetched.NAMES else name)
+    if not str(source).startswith("hf://") and not epath.Path(source).exists():
+        raise ValueError(f"model {name!r}: no folder {source}")
     try:
-        model, params = huggingface.load(folder, dtype)
-        tokenizer = load_tokenizer(folder)
-        weights = huggingface.weights_hash(folder)[:12]
-        stop_tokens = _stop_tokens(folder, model.vocab_size)
+        checkpoint = open_checkpoint(source)
+        model, params = huggingface.load_checkpoint(checkpoint, dtype, mesh=mesh, rules=rules)
+        tokenizer = checkpoint.tokenizer()
+        if num_ids(tokenizer) < model.vocab_size:
+            model = dataclasses.replace(model, num_ids=num_ids(tokenizer))
+        stop_tokens = checkpoint.stop_tokens()
+        if any(stop >= model.vocab_size for stop in stop_tokens):
+            raise ValueError(f"{source}: eos_token_id {stop_tokens} must be ids in 0..{model.vocab_size - 1}")
+        return LoadedModel(
+            name=name,
+            label=_label(source),
+            model=model,
+            params=params,
+            tokenizer=tokenizer,
+            stop_tokens=stop_tokens,
+            weights_hash=checkpoint.weights_hash()[:12],
+            identity=str(checkpoint.identity),
+            chat_template=checkpoint.chat_template(),
+        )
     except ValueError as error:
         raise ValueError(f"model {name!r}: {error}") from None
-    return LoadedModel(
-        name=name,
-        label=folder.name,
-        model=model,
-        params=params,
-        tokenizer=tokenizer,
-        stop_tokens=stop_tokens,
-        weights_hash=weights,
-    )
 
 
-def _stop_tokens(folder: epath.Path, vocab_size: int) -> tuple[int, ...]:
-    """``eos_token_id`` of generation_config.json, else of config.json; one id, several or none."""
-    for file in ("generation_config.json", "config.json"):
-        path = folder / file
-        ids = huggingface.read_json(path).get("eos_token_id") if path.exists() else None
-        if ids is not None:
-            stops = tuple(ids) if isinstance(ids, list) else (ids,)
-            if any(type(stop) is not int or not 0 <= stop < vocab_size for stop in stops):
-                raise ValueError(f"{path}: eos_token_id {ids!r} must be ids in 0..{vocab_size - 1}")
-            return stops
-    return ()
+def _label(source: epath.PathLike) -> str:
+    """The last part of a source.
+
+    >>> [_label(source) for source in ("hf://org/name@main", "models/tiny.Q4_1.gguf", "runs/x/export/")]
+    ['name', 'tiny.Q4_1', 'export']
+    """
+    text = str(source)
+    if text.startswith("hf://"):
+        return text.removeprefix("hf://").partition("@")[0].rpartition("/")[2]
+    return epath.Path(text).name.removesuffix(".gguf")
 
 
 def _no_drafter(target: LoadedModel) -> LoadedDrafter:

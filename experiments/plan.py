@@ -14,7 +14,6 @@ from experiments.settings import SweepSettings
 from specjax import sharding
 from specjax.data.corpora import held_out_prompts
 from specjax.data.prompts import Prompt, common_category, content_hash, read_jsonl
-from specjax.models.language_model import logical_axes
 
 STDLIB = "stdlib"
 
@@ -49,13 +48,10 @@ def prepare(settings: SweepSettings) -> Plan:
     catalogue.check_names(settings)
     prompts = load_prompts(settings)
     mesh = make_mesh(settings)
-    targets = {name: catalogue.load_target(name, settings.dtype) for name in settings.targets}
-    draft_models = catalogue.load_draft_models(settings)
+    targets = {name: catalogue.load_target(name, settings.dtype, mesh) for name in settings.targets}
+    draft_models = catalogue.load_draft_models(settings, mesh)
     for target, draft in itertools.product(targets.values(), draft_models.values()):
         catalogue.check_pair(target, draft)
-    if mesh is not None:
-        targets = {name: _placed(model, mesh) for name, model in targets.items()}
-        draft_models = {name: _replicated(model, mesh) for name, model in draft_models.items()}
     plan = Plan(settings=settings, targets=targets, draft_models=draft_models, prompts=(), token_ids={})
     plan = with_prompts(plan, prompts)
     for target in targets.values():
@@ -136,13 +132,3 @@ def _check_lengths(
                 f"prompt {prompt.id} has {len(ids)} tokens, {len(ids) - context} too many for the {role} "
                 f"{model.label}: its context of {model.model.context} must hold the prompt and {room}"
             )
-
-
-def _placed(model: LoadedModel, mesh: Mesh) -> LoadedModel:
-    axes, head_dim = logical_axes(model.model), model.model.config.head_dim
-    placed = sharding.place_params(model.params, axes, sharding.AxisRules(), mesh, head_dim=head_dim)
-    return dataclasses.replace(model, params=placed)
-
-
-def _replicated(model: LoadedModel, mesh: Mesh) -> LoadedModel:
-    return dataclasses.replace(model, params=sharding.replicate(model.params, mesh))

@@ -61,15 +61,31 @@ def check_same_ids(target: Tokenizer, draft: Tokenizer) -> None:
     """ValueError, naming the first differing id, unless every id means the same token in both.
 
     Sizes alone say nothing: a draft token scored under another meaning is
-    accepted or rejected at random.
+    accepted or rejected at random. Special tokens that one of them has been
+    given on top, at the end, are no difference: they are never drafted.
     """
     ours, theirs = _tokens_by_id(target), _tokens_by_id(draft)
+    added = target.get_added_tokens_decoder().keys() | draft.get_added_tokens_decoder().keys()
+    shared = num_shared_ids(target, draft)
     for index in sorted(ours.keys() | theirs.keys()):
-        if ours.get(index) != theirs.get(index):
-            raise ValueError(
-                f"target and draft tokenizers differ: id {index} is {ours.get(index)!r} for the target "
-                f"({len(ours)} tokens) and {theirs.get(index)!r} for the draft ({len(theirs)} tokens)"
-            )
+        on_top = index >= shared and index in added
+        if ours.get(index) == theirs.get(index) or on_top:
+            continue
+        raise ValueError(
+            f"target and draft tokenizers differ: id {index} is {ours.get(index)!r} for the target "
+            f"({len(ours)} tokens) and {theirs.get(index)!r} for the draft ({len(theirs)} tokens); "
+            "a draft model must share the target's vocabulary"
+        )
+
+
+def num_ids(tokenizer: Tokenizer) -> int:
+    """One more than the largest id a tokenizer can give; a model's vocabulary may be padded beyond it."""
+    return max(_tokens_by_id(tokenizer), default=-1) + 1
+
+
+def num_shared_ids(target: Tokenizer, draft: Tokenizer) -> int:
+    """Ids below this one are known to both."""
+    return min(num_ids(target), num_ids(draft))
 
 
 def _tokens_by_id(tokenizer: Tokenizer) -> dict[int, str]:

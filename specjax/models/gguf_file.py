@@ -6,7 +6,6 @@ and quantized ones become float32 when they are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import functools
 import hashlib
 import math
@@ -84,7 +83,9 @@ class GGUFFile:
 
     def chat_template(self) -> ChatTemplate | None:
         text = self.metadata.get("tokenizer.chat_template")
-        tokens = {f"{name}_token": gguf_tokenizer.special_token(self.metadata, name) for name in ("bos", "eos")}
+        tokens = {
+            f"{name}_token": gguf_tokenizer.special_token(self.metadata, name) for name in ("bos", "eos")
+        }
         return ChatTemplate(text=text, **tokens) if text else None
 
     def stop_tokens(self) -> tuple[int, ...]:
@@ -129,7 +130,9 @@ class _CheckedReader(gguf.GGUFReader):
             _, _, _, dims, kind, offset = field.parts
             known = {int(gguf.GGMLQuantizationType[name]): name for name in QUANTIZATIONS}
             if int(kind[0]) not in known:
-                stated = {int(each): each.name for each in gguf.GGMLQuantizationType}.get(int(kind[0]), kind[0])
+                stated = {int(each): each.name for each in gguf.GGMLQuantizationType}.get(
+                    int(kind[0]), kind[0]
+                )
                 raise ValueError(
                     f"{field.name} is quantized as {stated}, which is not one of {', '.join(QUANTIZATIONS)}"
                 )

@@ -42,7 +42,9 @@ def settings_from_metadata(metadata: Mapping[str, Any], tensors: Mapping[str, An
     head_dim = stated.get("attention.key_length", sizes["hidden_size"] // heads)
     rotated = stated.get("rope.dimension_count", head_dim)
     if rotated != head_dim:
-        raise ValueError(f"rotates {rotated} of each head's {head_dim} features; only all of them is supported")
+        raise ValueError(
+            f"rotates {rotated} of each head's {head_dim} features; only all of them is supported"
+        )
     rope = _rope(stated, tensors, head_dim)
     return {
         "architectures": [CLASSES[kind]],
@@ -100,7 +102,9 @@ def _llama3(factors: np.ndarray, theta: float, head_dim: int) -> dict[str, Any]:
     low, high, context, factor = 1.0, 4.0, 8192, float(factors.max())
     wavelengths = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
     share = np.clip((context / wavelengths - low) / (high - low), 0, 1)
-    if factors.shape != share.shape or not np.allclose(factors, 1 / ((1 - share) / factor + share), rtol=1e-3):
+    if factors.shape != share.shape or not np.allclose(
+        factors, 1 / ((1 - share) / factor + share), rtol=1e-3
+    ):
         raise ValueError("rope_freqs.weight is not the scaling of Llama 3.1: it cannot be stated as settings")
     return {
         "factor": factor,

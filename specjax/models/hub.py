@@ -47,8 +47,10 @@ def open_repository(source: str) -> Folder:
         ) from error
     except errors.HFValidationError as error:
         raise ValueError(f"{source}: {error}") from error
-    except (OSError, errors.LocalEntryNotFoundError) as error:
+    except OSError as error:
+        why = str(error).partition("\n")[0]
         raise ValueError(
-            f"{source}: the hub cannot be reached and its cache lacks the files: {error}"
+            f"{source}: the hub cannot be reached, and its cache lacks the files ({why})"
         ) from error
-    return Folder(epath.Path(folder), Identity(source=f"{SCHEME}{name}", revision=commit))
+    snapshot = epath.Path(folder)  # the cache names it after the commit
+    return Folder(snapshot, Identity(source=f"{SCHEME}{name}", revision=snapshot.name))

@@ -14,8 +14,8 @@ from typing import Any
 
 from etils import epath
 import jax
-from jax.sharding import Mesh
 import jax.numpy as jnp
+from jax.sharding import Mesh
 import numpy as np
 import safetensors.flax
 from tokenizers import Tokenizer
@@ -24,7 +24,7 @@ from specjax import sharding
 from specjax.data.tokenizers import END_OF_TEXT, save_tokenizer
 from specjax.models import families
 from specjax.models.checkpoint import Checkpoint, StoredTensor
-from specjax.models.decoder import DecoderConfig
+from specjax.models.config import DecoderConfig
 from specjax.models.folder import INDEX, WEIGHTS, read_json
 from specjax.models.language_model import TransformerLM, from_config, init_params, logical_axes
 from specjax.models.sources import open_checkpoint

@@ -49,6 +49,8 @@ class TransformerLM:
     graphdef: Any
     config: DecoderConfig
     taps: tuple[int | str, ...] = ()
+    # Ids at and past this one are rows of padding that no token has: logits of -inf. None: there are none.
+    num_ids: int | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -87,6 +89,8 @@ class TransformerLM:
             mask = jnp.arange(cache.max_len)[None, :] <= (cache.length + jnp.arange(tokens.shape[0]))[:, None]
         module = nnx.merge(self.graphdef, params)
         logits, features, cache = module(tokens, cache, positions, mask, self.taps)
+        if self.num_ids is not None:
+            logits = jnp.where(jnp.arange(self.vocab_size) < self.num_ids, logits, -jnp.inf)
         return ModelOutput(logits=logits, cache=cache, features=features)
 
 

@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import struct
-from typing import Any
+from typing import Any, TypeGuard
 
 from etils import epath
 import jax.numpy as jnp
@@ -49,9 +49,13 @@ def open_file(path: epath.Path) -> dict[str, StoredTensor]:
 
 
 def write_file(path: epath.Path, tensors: Mapping[str, StoredTensor], dtype: str) -> Iterable[str]:
-    """Writes ``tensors`` as ``dtype``, one in memory at a time; yields each name once it is written."""
+    """Writes ``tensors`` as ``dtype``, one in memory at a time; yields each name once it is written.
+
+    In the order of their names, as the format's reference implementation does.
+    """
     kind, header, start = np.dtype(jnp.dtype(dtype)), {}, 0
-    for name, tensor in tensors.items():
+    ordered = sorted(tensors.items())
+    for name, tensor in ordered:
         end = start + math.prod(tensor.shape) * kind.itemsize
         header[name] = {"dtype": NAMES[kind], "shape": tensor.shape, "data_offsets": (start, end)}
         start = end
@@ -59,7 +63,7 @@ def write_file(path: epath.Path, tensors: Mapping[str, StoredTensor], dtype: str
     text += b" " * (-len(text) % 8)  # the data begins at a multiple of 8
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for name, tensor in tensors.items():
+        for name, tensor in ordered:
             file.write(np.ascontiguousarray(tensor.read(), kind).tobytes())
             yield name
 
@@ -99,16 +103,18 @@ def _first_byte(entry: Any) -> int:
 
 
 def _entry(path: epath.Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], tuple[int, int]]:
-    kind = entry.get("dtype") if isinstance(entry, dict) else None
-    shape, offsets = (
-        entry.get(key) if isinstance(entry, dict) else None for key in ("shape", "data_offsets")
-    )
-    whole = lambda values: isinstance(values, list) and all(type(n) is int and n >= 0 for n in values)
-    if not whole(shape) or not whole(offsets) or len(offsets) != 2:
+    """(dtype, shape, first and last byte of the data) that the header states for a tensor."""
+    stated = entry if isinstance(entry, dict) else {}
+    kind, shape, offsets = (stated.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not _whole(shape) or not _whole(offsets) or len(offsets) != 2:
         raise ValueError(f"{path} is not a safetensors file: the entry of {name} is {entry!r}")
     if kind not in DTYPES:
         raise ValueError(f"{path}: {name} is {kind}, not one of {', '.join(DTYPES)}")
     return np.dtype(DTYPES[kind]), tuple(shape), (offsets[0], offsets[1])
+
+
+def _whole(values: Any) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(n) is int and n >= 0 for n in values)
 
 
 def _view(content: np.ndarray, first: int, last: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
