@@ -127,23 +127,20 @@ def _load(
 ) -> LoadedModel:
     source = known.get(name) or (fetched.locate(name) if name in fetched.NAMES else name)
     if not str(source).startswith("hf://") and not epath.Path(source).exists():
-        raise ValueError(f"model {name!r}: no folder {source}")
+        raise ValueError(f"model {name!r}: no folder {epath.Path(source)}")
     try:
         checkpoint = open_checkpoint(source)
         model, params = huggingface.load_checkpoint(checkpoint, dtype, mesh=mesh, rules=rules)
         tokenizer = checkpoint.tokenizer()
         if num_ids(tokenizer) < model.vocab_size:
             model = dataclasses.replace(model, num_ids=num_ids(tokenizer))
-        stop_tokens = checkpoint.stop_tokens()
-        if any(stop >= model.vocab_size for stop in stop_tokens):
-            raise ValueError(f"{source}: eos_token_id {stop_tokens} must be ids in 0..{model.vocab_size - 1}")
         return LoadedModel(
             name=name,
             label=_label(source),
             model=model,
             params=params,
             tokenizer=tokenizer,
-            stop_tokens=stop_tokens,
+            stop_tokens=checkpoint.stop_tokens(),
             weights_hash=checkpoint.weights_hash()[:12],
             identity=str(checkpoint.identity),
             chat_template=checkpoint.chat_template(),

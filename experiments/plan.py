@@ -13,7 +13,7 @@ from experiments.catalogue import LoadedModel
 from experiments.settings import SweepSettings
 from specjax import sharding
 from specjax.data.corpora import held_out_prompts
-from specjax.data.prompts import Prompt, common_category, content_hash, read_jsonl
+from specjax.data.prompts import Prompt, common_category, content_hash, read_jsonl, take_turns
 
 STDLIB = "stdlib"
 
@@ -63,7 +63,7 @@ def with_prompts(plan: Plan, prompts: tuple[Prompt, ...]) -> Plan:
     """``plan`` on other prompts. Raises ValueError for one that is empty or longer than a context."""
     token_ids = {}
     for name, target in plan.targets.items():
-        token_ids[name] = encode(prompts, target)
+        token_ids[name] = encode(prompts, target, chat=plan.settings.chat)
         _check_lengths(prompts, token_ids[name], target, "target")
         for draft in plan.draft_models.values():
             _check_lengths(prompts, token_ids[name], draft, "draft")
@@ -71,24 +71,42 @@ def with_prompts(plan: Plan, prompts: tuple[Prompt, ...]) -> Plan:
 
 
 def load_prompts(settings: SweepSettings) -> tuple[Prompt, ...]:
-    """The first ``num_prompts`` of the standard library's held-out modules, or of a JSONL file."""
-    wanted = settings.num_prompts
+    """The first ``num_prompts`` of the standard library's held-out modules, or of a JSONL file's groups."""
+    wanted, groups = settings.num_prompts, settings.prompt_groups
     if settings.prompts == STDLIB:
         texts = held_out_prompts(wanted)
-        return tuple(Prompt(id=f"stdlib/{i}", text=text, category="code") for i, text in enumerate(texts))
-    prompts = read_jsonl(settings.prompts)
+        prompts = tuple(Prompt(id=f"stdlib/{i}", text=text, category="code") for i, text in enumerate(texts))
+    else:
+        prompts = read_jsonl(settings.prompts)
+    if groups:
+        prompts = take_turns(prompts, groups)
     if len(prompts) < wanted:
+        where = settings.prompts + (f" (groups {', '.join(groups)})" if groups else "")
         raise ValueError(
-            f"config.num_prompts: {wanted}, but {settings.prompts} holds {len(prompts)}; "
+            f"config.num_prompts: {wanted}, but {where} holds {len(prompts)}; "
             f"add --config.num_prompts={len(prompts)}"
         )
     return prompts[:wanted]
 
 
-def encode(prompts: tuple[Prompt, ...], model: LoadedModel) -> list[list[int]]:
-    """Token ids of each prompt. Raises ValueError for one that has none."""
-    encoded = [model.tokenizer.encode(prompt.text).ids for prompt in prompts]
-    for prompt, ids in zip(prompts, encoded, strict=True):
+def encode(prompts: tuple[Prompt, ...], model: LoadedModel, chat: bool = False) -> list[list[int]]:
+    """Token ids of each prompt, in a ``chat`` as the user's only message.
+
+    Raises ValueError for a prompt that has no tokens, and for a chat with a
+    model that states no template.
+    """
+    if chat and model.chat_template is None:
+        raise ValueError(
+            f"config.chat: {model.label} states no chat template; nearest is --config.chat=False"
+        )
+    encoded = []
+    for prompt in prompts:
+        if chat and model.chat_template is not None:
+            text = model.chat_template.render([{"role": "user", "content": prompt.text}])
+            ids = model.tokenizer.encode(text, add_special_tokens=False).ids
+        else:
+            ids = model.tokenizer.encode(prompt.text).ids
+        encoded.append(ids)
         if not ids:
             raise ValueError(f"prompt {prompt.id} has no tokens for {model.label}")
         if max(ids) >= model.model.vocab_size:

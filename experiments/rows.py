@@ -30,6 +30,8 @@ def identity(cell: Cell, plan: Plan) -> Row:
         "pair": target if cell.is_baseline else f"{target}+{drafter}",
         "target": target,
         "drafter": drafter,
+        "target_identity": plan.targets[cell.target].identity,
+        "drafter_identity": draft.identity if draft else "",
         "acceptance": cell.rule,
         "lossless": catalogue.RULES[cell.rule](settings).lossless,
         "gamma": cell.gamma,

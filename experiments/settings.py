@@ -25,8 +25,10 @@ class SweepSettings:
     """Axes (tuples, multiplied out) and the settings all cells share."""
 
     # Axes
-    targets: tuple[str, ...] = ("target",)  # names of experiments.catalogue.TARGETS, or folders
-    drafters: tuple[str, ...] = ("none", "draft")  # names of experiments.catalogue.DRAFTERS, or folders
+    # Names of experiments.catalogue or experiments.fetched, or sources: a folder, hf://org/name[@revision], a
+    # .gguf file.
+    targets: tuple[str, ...] = ("target",)
+    drafters: tuple[str, ...] = ("none", "draft")
     rules: tuple[str, ...] = ("rejection",)  # names of experiments.catalogue.RULES
     gammas: tuple[int, ...] = (3,)  # draft tokens per round
     temperatures: tuple[float, ...] = (0.0,)  # below 1e-5 greedy
@@ -38,7 +40,9 @@ class SweepSettings:
     seed: int = 0
     # Prompts
     prompts: str = "stdlib"  # held-out modules of the standard library, or a JSONL file
+    prompt_groups: tuple[str, ...] = ()  # categories that take turns; none takes all, in the file's order
     num_prompts: int = 12  # the first so many
+    chat: bool = False  # each prompt is a user's message in the target's chat template
     max_new_tokens: int = 64
     stop_at_eos: bool = True  # at the target folder's eos_token_id
     # Execution
@@ -106,6 +110,8 @@ def _normalised(s: SweepSettings) -> dict[str, Any]:
         "lenience": _real("lenience", s.lenience, lambda x: 0 < x <= 1, "in (0, 1]; 1 is lossless"),
         "seed": _whole("seed", s.seed, minimum=0),
         "stop_at_eos": _switch("stop_at_eos", s.stop_at_eos),
+        "chat": _switch("chat", s.chat),
+        "prompt_groups": tuple(_name("prompt_groups", g) for g in _tuple("prompt_groups", s.prompt_groups)),
         "mesh": tuple(_whole("mesh", n, minimum=1) for n in _tuple("mesh", s.mesh)),
         "dtype": one_of("dtype", s.dtype, ("float32", "bfloat16", "float16")),
         "prompts": _name("prompts", s.prompts),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import hashlib
+import itertools
 import json
 import re
 from typing import Any
@@ -44,6 +45,24 @@ def read_jsonl(path: str) -> tuple[Prompt, ...]:
     if not prompts:
         raise ValueError(f"prompts: {path} holds no prompt")
     return tuple(prompts)
+
+
+def take_turns(prompts: Sequence[Prompt], groups: Sequence[str]) -> tuple[Prompt, ...]:
+    """The prompts of ``groups`` (categories), one of each in turn for as long as it has any.
+
+    ValueError for a group of which there is no prompt.
+
+    >>> prompts = [Prompt(id=id, text="x", category=id[0]) for id in ("a0", "a1", "b0", "c0")]
+    >>> [prompt.id for prompt in take_turns(prompts, ("b", "a"))]
+    ['b0', 'a0', 'a1']
+    """
+    members = [[prompt for prompt in prompts if prompt.category == group] for group in groups]
+    for group, found in zip(groups, members, strict=True):
+        if not found:
+            known = ", ".join(sorted({prompt.category or "(none)" for prompt in prompts}))
+            raise ValueError(f"prompts: the group {group!r} is empty; there are {known}")
+    turns = itertools.zip_longest(*members)
+    return tuple(prompt for turn in turns for prompt in turn if prompt is not None)
 
 
 def content_hash(prompts: Sequence[Prompt]) -> str:

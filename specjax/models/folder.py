@@ -82,8 +82,9 @@ class Folder:
             ids = self._optional(file).get("eos_token_id")
             if ids is not None:
                 stops = tuple(ids) if isinstance(ids, list) else (ids,)
-                if any(type(stop) is not int or stop < 0 for stop in stops):
-                    raise ValueError(f"{self.path / file}: eos_token_id {ids!r} must be ids")
+                size = self.settings.get("vocab_size", 0)
+                if any(type(stop) is not int or not 0 <= stop < size for stop in stops):
+                    raise ValueError(f"{self.path / file}: eos_token_id {ids!r} must be ids in 0..{size - 1}")
                 return stops
         return ()
 
