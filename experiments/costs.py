@@ -23,9 +23,10 @@ from specjax import sampling
 from specjax.analysis.records import Costs
 from specjax.decoding.program import Program
 from specjax.decoding.rows import Rows, over_batch
+from specjax.decoding.warping import active_in, warp_of
 from specjax.drafters.model import ModelDrafter
 from specjax.models.language_model import LanguageModel
-from specjax.types import Array, DecodeState, Drafter, DraftState, Outcome, Params, Request, Rule
+from specjax.types import Array, DecodeState, Drafter, DraftState, History, Outcome, Params, Request, Rule
 
 Loop = Callable[[int], Any]  # runs so many steps on the device
 
@@ -156,13 +157,19 @@ def _rounds(
     num_steps: Array,
 ) -> Any:
     """A proposal and its target step, again and again from one place: each is committed as a frozen row's."""
-    active = sampling.active_filters(request.sampling)
+    active = active_in(request)
 
     def one(
-        round: Array, request: Request, length: Array, tokens: Array, cache: Any, draft_state: DraftState
+        round: Array,
+        request: Request,
+        history: History | None,
+        length: Array,
+        tokens: Array,
+        cache: Any,
+        draft_state: DraftState,
     ) -> tuple[Array, Any, DraftState]:
         noise, _ = rule.noise(request.key, round, length, gamma, target.vocab_size)
-        warp = lambda logits: sampling.warp(logits, request.sampling, active)
+        warp = warp_of(request, active, history, length)
         drafted, draft_state = drafter.propose(
             params, draft_state, tokens, length, gamma, jnp.int32(gamma), noise, rule.draw, warp
         )
@@ -176,8 +183,10 @@ def _rounds(
         draft_state, _ = drafter.commit(params, draft_state, tokens, nothing)
         return tokens, kv.rewind(output.cache, cache.length), draft_state
 
-    def loop(rows: Rows, request: Request, length: Array, *carry: Any) -> Any:
-        body = lambda round, carry: rows(functools.partial(one, round))(request, length, *carry)
+    def loop(rows: Rows, request: Request, history: History | None, length: Array, *carry: Any) -> Any:
+        body = lambda round, carry: rows(functools.partial(one, round))(request, history, length, *carry)
         return jax.lax.fori_loop(0, num_steps, body, carry)
 
-    return over_batch(loop)(request, state.length, state.tokens, state.target_cache, state.draft_state)
+    return over_batch(loop)(
+        request, state.history, state.length, state.tokens, state.target_cache, state.draft_state
+    )

@@ -56,6 +56,18 @@ class SamplingParams:
 
 
 @pytree
+class ProcessorParams:
+    """How scores are changed before they are warped, by what stands before them; see ``processors.py``."""
+
+    repetition_penalty: Array  # [] float32 > 0; 1 changes nothing
+    presence_penalty: Array  # [] float32; 0 changes nothing
+    frequency_penalty: Array  # [] float32; 0 changes nothing
+    bias_tokens: Array  # [N] int32, padded with PADDING
+    bias: Array  # [N] float32, added to the scores of bias_tokens; -inf bans
+    min_new_tokens: Array  # [] int32: no stop token before so many were emitted
+
+
+@pytree
 class Request:
     """What one row asks for. A jit argument, constant through the loop."""
 
@@ -65,6 +77,7 @@ class Request:
     prompt_length: Array  # [] int32
     stop_tokens: Array  # [K] int32, padded with PADDING
     gamma: Array  # [] int32: drafts at most this many tokens a round
+    processors: ProcessorParams | None = None  # None, which is static, costs nothing
 
 
 @pytree
@@ -123,12 +136,33 @@ class Statistics:
 
 
 @pytree
+class Logprobs:
+    """log p of each emitted token given all before it, NaN in the slots of all others.
+
+    Nothing a lossless rule emits has p = 0; a token that a lossy rule emitted
+    against p has -inf.
+    """
+
+    warped: Array  # [S] float32: p the law that is sampled; greedy rows have 0, since p is one-hot
+    raw: Array  # [S] float32: p the softmax of the target's own logits, whatever the request asks
+
+
+@pytree
 class Trace:
     """For each slot of the token buffer, enough to draw Fig. 1 of Leviathan et al."""
 
     origin: Array  # [S] int8: PROMPT, ACCEPTED, RESIDUAL or BONUS
     rejected: Array  # [S] int32: the draft token rejected there, else PADDING
     round: Array  # [S] int32: the round that emitted it, PADDING for the prompt
+    logprobs: Logprobs | None = None  # where the Program asks for them
+
+
+@pytree
+class History:
+    """What a row's processors look back on. Committed tokens only: a rejected draft was never here."""
+
+    in_prompt: Array  # [V] bool
+    emitted: Array  # [V] int32: how often each id was emitted
 
 
 @pytree
@@ -142,15 +176,27 @@ class DecodeState:
     target_cache: Any
     draft_state: DraftState
     want: Array  # [] int32: the row's next draft length
+    history: History | None = None  # where the Request has processors
     # Reported
     statistics: Statistics
     trace: Trace
 
 
-# warp(logits [T, V]) -> probs [T, V]: the one function for p and q, with a row's own parameters.
-Warp = Callable[[Array], Array]
 # draw(noise of one position, probs [V]) -> token []
 Draw = Callable[[Noise, Array], Array]
+
+
+class Warp(Protocol):
+    """The one function from scores to the law that is sampled, for p and q, with a row's own request."""
+
+    def __call__(self, logits: Array, drafted: Array, sampling: SamplingParams | None = None, /) -> Array:
+        """Probabilities [T, V] float32 of ``logits`` [T, V].
+
+        Row t is the law of the token after the committed ones and the draft
+        tokens ``drafted[t]`` [N] int32, PADDING where there is none: what a
+        processor sees before it. ``sampling`` stands in for the request's own.
+        """
+        ...
 
 
 class Rule(Protocol):
@@ -243,12 +289,14 @@ def make_request(
     min_p: Any = 0.0,
     stop_tokens: Any = (),
     gamma: Any = 2**30,
+    processors: ProcessorParams | None = None,
 ) -> Request:
     """A batch of requests; the one constructor, so that every dtype is explicit.
 
     Each argument is a scalar shared by the batch or one value per row;
     ``prompt_length`` [B] gives the batch size. ``stop_tokens`` is one list of
-    ids for all rows, or [B, K] padded with PADDING.
+    ids for all rows, or [B, K] padded with PADDING. ``processors`` comes from
+    :func:`specjax.processors.make_processors`.
 
     >>> request = make_request(prompt_length=[3, 5], max_new_tokens=8, seed=[0, 1], temperature=1)
     >>> request.sampling.temperature.dtype, request.stop_tokens.shape
@@ -270,6 +318,10 @@ def make_request(
         raise ValueError(f"prompt_length must be one length per row, [B], got {prompt_length!r}")
     batch = lengths.shape
 
+    for name, value in vars(processors).items() if processors else ():
+        if value.shape[0] not in (1, *batch):
+            raise ValueError(f"processors.{name} has {value.shape[0]} rows, the batch {batch[0]}")
+
     def row(value: Any, dtype: Any) -> Array:
         return jnp.broadcast_to(jnp.asarray(value, dtype), batch)
 
@@ -286,4 +338,5 @@ def make_request(
         prompt_length=lengths,
         stop_tokens=jnp.broadcast_to(stops, (*batch, stops.shape[-1])),
         gamma=row(gamma, jnp.int32),
+        processors=jax.tree.map(lambda x: jnp.broadcast_to(x, (*batch, *x.shape[1:])), processors),
     )

@@ -13,6 +13,7 @@ ROOT = pathlib.Path(specjax.__file__).parent
 LAYERS = {
     "types": 0,
     "sampling": 1,
+    "processors": 1,
     "cache": 1,
     "trees": 1,
     "sharding": 1,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as kv
+from specjax import processors
 from specjax.acceptance import chain
 from specjax.decoding.program import Program
 from specjax.types import (
@@ -18,6 +19,7 @@ from specjax.types import (
     Array,
     DecodeState,
     DraftState,
+    Logprobs,
     ModelOutput,
     Outcome,
     Params,
@@ -71,7 +73,10 @@ def commit(
             verdict,
             chain.overlap(proposal, target_probs[:gamma]),
         ),
-        trace=_trace(state, num_emitted, proposal, verdict),
+        trace=_trace(state, emitted, num_emitted, proposal, verdict, output.logits, target_probs),
+        history=None
+        if state.history is None
+        else processors.extend_history(state.history, emitted, num_emitted),
     )
 
 
@@ -130,7 +135,15 @@ def _count(
     )
 
 
-def _trace(state: DecodeState, num_emitted: Array, proposal: Proposal, verdict: Verdict) -> Trace:
+def _trace(
+    state: DecodeState,
+    emitted: Array,
+    num_emitted: Array,
+    proposal: Proposal,
+    verdict: Verdict,
+    logits: Array,
+    target_probs: Array,
+) -> Trace:
     index = jnp.arange(proposal.tokens.shape[0] + 1)
     n = verdict.num_accepted
     last = jnp.where(n < proposal.num_drafted, RESIDUAL, BONUS)
@@ -143,4 +156,14 @@ def _trace(state: DecodeState, num_emitted: Array, proposal: Proposal, verdict: 
         origin=write(state.trace.origin, origin),
         rejected=write(state.trace.rejected, rejected),
         round=write(state.trace.round, rounds),
+        logprobs=None
+        if state.trace.logprobs is None
+        else jax.tree.map(write, state.trace.logprobs, _logprobs(emitted, logits, target_probs)),
     )
+
+
+def _logprobs(emitted: Array, logits: Array, target_probs: Array) -> Logprobs:
+    """[G+1] each: row i of p is the law of the i-th emitted token, whether draft, residual or bonus."""
+    of_emitted = lambda rows: jnp.take_along_axis(rows, emitted[:, None], axis=1, mode="clip")[:, 0]
+    raw = of_emitted(logits) - jax.nn.logsumexp(logits, axis=1)
+    return Logprobs(warped=jnp.log(of_emitted(target_probs)), raw=raw)

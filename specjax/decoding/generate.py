@@ -18,12 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import sampling, sharding
+from specjax import sharding
 from specjax.decoding.checks import check_batch
 from specjax.decoding.prefill import prefill
 from specjax.decoding.program import Program
 from specjax.decoding.round import decode_round
 from specjax.decoding.rows import Rows, over_batch
+from specjax.decoding.warping import active_in
 from specjax.types import Array, DecodeState, Params, Request
 
 
@@ -75,7 +76,7 @@ def stream(
 def _round(
     program: Program, gamma: int, params: tuple[Params, Params], request: Request, state: DecodeState
 ) -> DecodeState:
-    active = sampling.active_filters(request.sampling)
+    active = active_in(request)
     one_row = functools.partial(decode_round, program, params, active, gamma)
     return over_batch(lambda rows, request, state: rows(one_row)(request, state))(request, state)
 
@@ -89,7 +90,7 @@ def _decode(
 def _loop(
     program: Program, params: tuple[Params, Params], rows: Rows, request: Request, state: DecodeState
 ) -> DecodeState:
-    active = sampling.active_filters(request.sampling)
+    active = active_in(request)
     gammas = jnp.asarray(program.gammas)
     live = lambda state: jnp.any(~state.done)
     wanted = lambda state: jnp.max(jnp.where(state.done, 0, state.want))

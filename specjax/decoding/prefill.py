@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import cache as kv
-from specjax import sharding
+from specjax import processors, sharding
 from specjax.decoding.checks import check_batch
 from specjax.decoding.program import Program
 from specjax.decoding.rows import over_batch
@@ -19,6 +19,7 @@ from specjax.types import (
     Array,
     DecodeState,
     Drafter,
+    Logprobs,
     Params,
     Request,
     Statistics,
@@ -44,6 +45,7 @@ def prefill(program: Program, params: tuple[Params, Params], prompts: Array, req
         program.max_len,
         program.max_gamma,
         len(program.gammas),
+        program.logprobs,
         params,
         jnp.asarray(prompts, jnp.int32),
         request,
@@ -51,13 +53,14 @@ def prefill(program: Program, params: tuple[Params, Params], prompts: Array, req
     return sharding.split_rows(state, mesh)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
 def _prefill(
     target: LanguageModel,
     drafter: Drafter | None,
     max_len: int,
     max_gamma: int,
     num_buckets: int,
+    logprobs: bool,
     params: tuple[Params, Params],
     prompts: Array,
     request: Request,
@@ -77,7 +80,10 @@ def _prefill(
             draft_state=draft_state,
             want=jnp.minimum(request.gamma, available),
             statistics=_no_statistics(num_buckets, max_gamma),
-            trace=_no_trace(max_len),
+            trace=_no_trace(max_len, logprobs),
+            history=None
+            if request.processors is None
+            else processors.start_history(prompt, length, target.vocab_size),
         )
 
     return over_batch(lambda rows, prompts, request: rows(row)(prompts, request))(prompts, request)
@@ -96,9 +102,11 @@ def _no_statistics(num_buckets: int, max_gamma: int) -> Statistics:
     )
 
 
-def _no_trace(max_len: int) -> Trace:
+def _no_trace(max_len: int, logprobs: bool) -> Trace:
+    unknown = jnp.full((max_len,), jnp.nan, jnp.float32)
     return Trace(
         origin=jnp.full((max_len,), PROMPT, jnp.int8),
         rejected=jnp.full((max_len,), PADDING, jnp.int32),
         round=jnp.full((max_len,), PADDING, jnp.int32),
+        logprobs=Logprobs(warped=unknown, raw=unknown) if logprobs else None,
     )

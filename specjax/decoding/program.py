@@ -25,6 +25,7 @@ class Program:
     drafter: Drafter | None = None
     gammas: tuple[int, ...] = (0,)  # buckets, ascending; the batch runs the smallest that covers its wants
     max_gamma: int = 0  # M: the largest gamma of a sweep, so that its programs share their buffers
+    logprobs: bool = False  # whether the trace holds the log-probabilities of what is emitted
 
     def __post_init__(self) -> None:
         if not self.gammas or list(self.gammas) != sorted(set(self.gammas)) or self.gammas[0] < 0:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from specjax import sampling
 from specjax.decoding.commit import commit
 from specjax.decoding.program import Program
+from specjax.decoding.warping import Active, warp_of
+from specjax.processors import prefixes
 from specjax.types import Array, DecodeState, DraftState, Noise, Params, Proposal, Request, Warp
 
 
 def decode_round(
     program: Program,
     params: tuple[Params, Params],
-    active: sampling.ActiveFilters,
+    active: Active,
     gamma: int,
     request: Request,
     state: DecodeState,
@@ -24,7 +25,7 @@ def decode_round(
     Greedy decoding is the same path: temperature 0 makes p and q one-hot.
     """
     rule, target = program.rule, program.target
-    warp = lambda logits: sampling.warp(logits, request.sampling, active)
+    warp = warp_of(request, active, state.history, state.length)
     draft_noise, accept_noise = rule.noise(
         request.key, state.statistics.rounds, state.length, gamma, target.vocab_size
     )
@@ -37,7 +38,7 @@ def decode_round(
     with jax.named_scope("score"):
         block = jnp.concatenate([state.tokens[state.length - 1][None], proposal.tokens])
         output = target.apply(params[0], block, state.target_cache)
-        target_probs = warp(output.logits)
+        target_probs = warp(output.logits, prefixes(proposal.tokens))
 
     # "Determine the number of accepted guesses n"; "adjust the distribution from M_p
     # if needed"; "return one token from M_p, and n tokens from M_q".

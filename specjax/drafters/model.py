@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import dataclasses
 import math
 
@@ -13,6 +12,7 @@ from specjax import cache as kv
 from specjax import sampling
 from specjax.models.language_model import LanguageModel
 from specjax.types import (
+    PADDING,
     Array,
     Draw,
     Noise,
@@ -20,6 +20,7 @@ from specjax.types import (
     Params,
     Proposal,
     SamplingParams,
+    Warp,
     pytree,
 )
 
@@ -53,7 +54,7 @@ class ModelDrafter:
     vocab_size: int | None = None
     # Ids at and past this one are padding of the draft model's output and never drafted.
     num_ids: int | None = None
-    # None: the request's own warp. A number replaces all its sampling parameters for the draft;
+    # None: the request's own warp. A number replaces its sampling parameters (not its processors);
     # 0.0 drafts the argmax, a deterministic proposal that reports no probabilities.
     temperature: float | None = None
 
@@ -95,7 +96,7 @@ class ModelDrafter:
         num_wanted: Array,
         noise: Noise,
         draw: Draw,
-        warp: Callable[[Array], Array],
+        warp: Warp,
     ) -> tuple[Proposal, ModelDraftState]:
         """G tokens after ``tokens[:length]``; one two-token step and G - 1 single ones.
 
@@ -108,27 +109,24 @@ class ModelDrafter:
         # With one token pending the second row was fed a leftover: forget it.
         cache = kv.rewind(output.cache, length)
 
-        def pick(logits: Array, noise: Noise) -> tuple[Array, Array | None]:
-            """(token [], q [V]) from logits of the draft model."""
-            logits = self._over_target_vocabulary(logits)
-            if self._greedy:
-                return jnp.argmax(logits).astype(jnp.int32), None
-            q = self._law(logits, warp)
-            return draw(noise, q), q
+        def pick(logits: Array, drafted: Array, noise: Noise) -> tuple[Array, Array | None]:
+            """(token [], q [V]) after the tokens ``drafted`` [G], from logits of the draft model."""
+            q = self._law(self._over_target_vocabulary(logits), drafted, warp)
+            return (sampling.first_argmax(q), None) if self._greedy else (draw(noise, q), q)
 
-        def step(carry: tuple[kv.KVCache, Array], noise: Noise):
-            cache, token = carry
-            output = self.model.apply(params[1], token[None], cache)
-            token, q = pick(output.logits[0], noise)
-            return (output.cache, token), (token, q)
+        def step(carry: tuple[kv.KVCache, Array], position: tuple[Array, Noise]):
+            (cache, drafted), (index, noise) = carry, position
+            output = self.model.apply(params[1], drafted[index - 1][None], cache)
+            token, q = pick(output.logits[0], drafted, noise)
+            return (output.cache, drafted.at[index].set(token)), q
 
-        drafts = jnp.zeros((0,), jnp.int32)
+        drafts = jnp.full((gamma,), PADDING, jnp.int32)
         probs = None if self._greedy else jnp.zeros((0, self._vocab_size), jnp.float32)
         if gamma > 0:
-            first = pick(logits, jax.tree.map(lambda x: x[0], noise))
-            rest = jax.tree.map(lambda x: x[1:], noise)
-            (cache, _), later = jax.lax.scan(step, (cache, first[0]), rest, length=gamma - 1)
-            drafts, probs = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, later)
+            token, q = pick(logits, drafts, jax.tree.map(lambda x: x[0], noise))
+            later = jnp.arange(1, gamma), jax.tree.map(lambda x: x[1:], noise)
+            (cache, drafts), qs = jax.lax.scan(step, (cache, drafts.at[0].set(token)), later)
+            probs = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), q, qs)
         num_drafted = jnp.minimum(jnp.minimum(num_wanted, gamma), self._room(length))
         proposal = Proposal(tokens=drafts, probs=probs, num_drafted=num_drafted)
         return proposal, ModelDraftState(cache=cache, before=state.cache.length)
@@ -155,14 +153,14 @@ class ModelDrafter:
         num_ids = min(self.num_ids or logits.shape[0], logits.shape[0], self._vocab_size)
         return jnp.pad(logits[:num_ids], (0, self._vocab_size - num_ids), constant_values=-jnp.inf)
 
-    def _law(self, logits: Array, warp: Callable[[Array], Array]) -> Array:
+    def _law(self, logits: Array, drafted: Array, warp: Warp) -> Array:
         """q [V] float32 from ``logits`` [V]: the request's warp, or the drafter's own temperature."""
         if self.temperature is None:
-            return warp(logits[None])[0]
+            return warp(logits[None], drafted[None])[0]
         own = SamplingParams(
             temperature=jnp.float32(self.temperature),
             top_k=jnp.int32(0),
             top_p=jnp.float32(1),
             min_p=jnp.float32(0),
         )
-        return sampling.warp(logits[None], own)[0]
+        return warp(logits[None], drafted[None], own)[0]

@@ -6,14 +6,13 @@ on the host from a corpus of token ids and used as the drafter's params.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.types import Array, Draw, Noise, Outcome, Params, Proposal, pytree
+from specjax.types import PADDING, Array, Draw, Noise, Outcome, Params, Proposal, Warp, pytree
 
 
 @pytree
@@ -67,8 +66,9 @@ class NgramDrafter:
     """Drafts from a table given as draft params: a :class:`UnigramTable` or a :class:`BigramTable`.
 
     Sampled by default, from the table's law under the request's warp, which is
-    the q it reports. ``argmax`` drafts the likeliest token and reports none
-    (q is one-hot). Lossless either way under every lossless rule.
+    the q it reports. ``argmax`` drafts the likeliest token of the table, whatever
+    the request's processors say, and reports none (q is one-hot). Lossless
+    either way under every lossless rule.
     """
 
     argmax: bool = False
@@ -95,20 +95,23 @@ class NgramDrafter:
         num_wanted: Array,
         noise: Noise,
         draw: Draw,
-        warp: Callable[[Array], Array],
+        warp: Warp,
     ) -> tuple[Proposal, Array]:
         """G tokens, each from the table's row of the one before it."""
         table = params[1]
 
-        def step(last: Array, noise: Noise):
-            if self.argmax:
-                token = table.likeliest(last)
-                return token, (token, None)
-            q = warp(jnp.log(table.law(last))[None])[0]
-            token = draw(noise, q)
-            return token, (token, q)
+        positions, nothing = jnp.arange(gamma), jnp.full((gamma,), PADDING, jnp.int32)
 
-        _, (drafts, probs) = jax.lax.scan(step, tokens[length - 1], noise, length=gamma)
+        def step(carry: tuple[Array, Array], position: tuple[Array, Noise]):
+            (last, drafted), (index, noise) = carry, position
+            if self.argmax:
+                token, q = table.likeliest(last), None
+            else:
+                q = warp(jnp.log(table.law(last))[None], drafted[None])[0]
+                token = draw(noise, q)
+            return (token, jnp.where(positions == index, token, drafted)), q
+
+        (_, drafts), probs = jax.lax.scan(step, (tokens[length - 1], nothing), (positions, noise))
         return Proposal(tokens=drafts, probs=probs, num_drafted=jnp.minimum(num_wanted, gamma)), state
 
     def commit(

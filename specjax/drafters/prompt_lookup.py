@@ -6,12 +6,11 @@ no parameters; strong where the output repeats its input.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import dataclasses
 
 import jax.numpy as jnp
 
-from specjax.types import Array, Draw, Noise, Outcome, Params, Proposal, pytree
+from specjax.types import Array, Draw, Noise, Outcome, Params, Proposal, Warp, pytree
 
 
 @pytree
@@ -65,7 +64,7 @@ class PromptLookup:
         num_wanted: Array,
         noise: Noise,
         draw: Draw,
-        warp: Callable[[Array], Array],
+        warp: Warp,
     ) -> tuple[Proposal, Match]:
         """At most G tokens copied from ``tokens``; no model is run, no noise is used."""
         source = jnp.minimum(state.start + jnp.arange(gamma), tokens.shape[0] - 1)

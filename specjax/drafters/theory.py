@@ -9,14 +9,13 @@ adversary, whose every draft is the target's least likely token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 
 from specjax.models.language_model import LanguageModel
-from specjax.types import Array, Draw, ModelOutput, Noise, Outcome, Params, Proposal, pytree
+from specjax.types import Array, Draw, ModelOutput, Noise, Outcome, Params, Proposal, Warp, pytree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ class Uniform:
         num_wanted: Array,
         noise: Noise,
         draw: Draw,
-        warp: Callable[[Array], Array],
+        warp: Warp,
     ) -> tuple[Proposal, Array]:
         probs = jnp.full((gamma, self.vocab_size), 1 / self.vocab_size, jnp.float32)
         drafts = _draw_each(draw, noise, probs)
@@ -159,7 +158,7 @@ class Scripted:
         num_wanted: Array,
         noise: Noise,
         draw: Draw,
-        warp: Callable[[Array], Array],
+        warp: Warp,
     ) -> tuple[Proposal, ScriptedState]:
         truth, script = params[1].truth, params[1].script
         right = truth.following(state.row, length, gamma)
@@ -224,7 +223,7 @@ class Simulated:
         num_wanted: Array,
         noise: Noise,
         draw: Draw,
-        warp: Callable[[Array], Array],
+        warp: Warp,
     ) -> tuple[Proposal, Array]:
         truth, alpha = params[1].truth, params[1].alpha
         right = truth.following(state, length, gamma)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from specjax import cache as kv
-from specjax import sampling
 from specjax.acceptance import Rejection
 from specjax.decoding import Program, buffer_length, prefill
 from specjax.decoding.round import decode_round
+from specjax.decoding.warping import active_in
 from specjax.drafters.model import ModelDrafter
 from specjax.testing.models import tiny_transformer
 from specjax.types import make_request
@@ -39,7 +39,7 @@ REQUEST = make_request(
 
 @jax.jit
 def one_round(state):
-    active = sampling.active_filters(REQUEST.sampling)
+    active = active_in(REQUEST)
     return jax.vmap(functools.partial(decode_round, PROGRAM, PARAMS, active, GAMMA))(REQUEST, state)
 
 

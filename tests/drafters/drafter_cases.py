@@ -91,7 +91,7 @@ def start(drafter, params, prompts, lengths, max_len=MAX_LEN, max_gamma=MAX_GAMM
 
 def propose_row(drafter, params, gamma, row_sampling, state, tokens, length, wanted, uniforms):
     """``propose`` of one row, with uniform noise ``uniforms`` [G]."""
-    warp = lambda logits: sampling.warp(logits, row_sampling)
+    warp = lambda logits, drafted, own=row_sampling: sampling.warp(logits, own)
     return drafter.propose(params, state, tokens, length, gamma, wanted, uniforms, Rejection().draw, warp)
 
 

@@ -54,7 +54,11 @@ def test_unigram_is_the_smoothed_frequency_whatever_came_before():
 def test_each_draft_is_drawn_from_the_row_of_the_one_before():
     """At temperature 1 q is the table's own law; the argmax drafter walks its likeliest tokens."""
     table = fit_bigram(IDS, V)
-    tokens, length, warp = jnp.array([0, 5, 0, 0, 0, 0]), jnp.int32(2), lambda x: jax.nn.softmax(x, axis=-1)
+    tokens, length, warp = (
+        jnp.array([0, 5, 0, 0, 0, 0]),
+        jnp.int32(2),
+        lambda x, _: jax.nn.softmax(x, axis=-1),
+    )
     propose = lambda drafter: drafter.propose(
         ((), table), jnp.int32(3), tokens, length, 3, jnp.int32(2), jnp.array([0.9, 0.1, 0.5]), draw, warp
     )[0]
