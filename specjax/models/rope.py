@@ -46,6 +46,11 @@ class Llama3:
     high_freq_factor: float
     original_max_position_embeddings: int
 
+    def __post_init__(self) -> None:
+        low, high = self.low_freq_factor, self.high_freq_factor
+        if high <= low:
+            raise ValueError(f"high_freq_factor {high} must be above low_freq_factor {low}")
+
     @property
     def magnitude(self) -> float:
         return 1.0

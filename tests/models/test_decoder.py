@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specjax import cache as kv
+from specjax.models.attention import within_window
 from specjax.models.decoder import DecoderConfig
 from specjax.models.language_model import from_config, init_params, logical_axes
 
@@ -108,3 +109,22 @@ def test_untied_head_is_its_own_matrix():
     before = apply(params, TOKENS, cache).logits
     params["lm_head"] *= 2
     np.testing.assert_allclose(apply(params, TOKENS, cache).logits, 2 * before, rtol=1e-5)
+
+
+def test_a_window_counts_positions_and_not_slots():
+    """Three branches of a tree after 6 committed tokens, window 4: siblings share a position."""
+    positions, start = jnp.array([6, 7, 7]), jnp.int32(6)
+    tree = jnp.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], bool)
+    mask = jnp.concatenate([jnp.ones((3, 6), bool), tree, jnp.zeros((3, 2), bool)], axis=1)
+    seen = [np.flatnonzero(row).tolist() for row in within_window(mask, positions, start, window=4)]
+    assert seen == [[3, 4, 5, 6], [4, 5, 6, 7], [4, 5, 6, 8]]
+
+
+def test_a_window_of_every_layer_forgets_what_lies_further_back():
+    config = dataclasses.replace(CONFIG, sliding_windows=(4, 4))
+    windowed, params = from_config(config), init_params(config, 0)
+    run = jax.jit(lambda tokens: windowed.apply(params, tokens, windowed.init_cache(SLOTS)).logits)
+    before, after = run(TOKENS), run(TOKENS.at[0].set(7))
+    reach = 2 * (4 - 1)  # layers times what each looks back
+    np.testing.assert_array_equal(before[reach + 1 :], after[reach + 1 :])
+    assert jnp.abs(before[: reach + 1] - after[: reach + 1]).max(axis=-1).min() > 0

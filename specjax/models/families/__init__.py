@@ -33,6 +33,14 @@ SIZES = (
     "num_attention_heads",
     "max_position_embeddings",
 )
+# Settings that are positive numbers, or null where the family allows it.
+NUMBERS = (
+    "rms_norm_eps",
+    "query_pre_attn_scalar",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "rope_local_base_freq",
+)
 # Settings of other architectures that would change the mathematics of any family here.
 FIXED = {"quantization_config": None, "partial_rotary_factor": 1.0, "is_encoder_decoder": False}
 MEANINGS = set().union(*(family.known() for family in FAMILIES.values()))
@@ -55,7 +63,7 @@ def config_from_json(settings: Settings, dtype: str = "float32") -> DecoderConfi
             settings = {**settings, ours: settings[theirs]}
     _check_settings(settings, family)
     settings = {**family.defaults, **settings}
-    _check_sizes(settings, family)
+    _check_numbers(settings, family)
     heads = settings["num_attention_heads"]
     fields = {
         **{name: settings[name] for name in (*SIZES, "model_type", "rms_norm_eps")},
@@ -159,7 +167,7 @@ def _check_settings(settings: Settings, family: Family) -> None:
             raise ValueError(f"config.json: {name} {settings[name]!r} has no meaning for {kind}")
 
 
-def _check_sizes(settings: Settings, family: Family) -> None:
+def _check_numbers(settings: Settings, family: Family) -> None:
     needed = [name for name in SIZES if name not in family.defaults]
     absent = [name for name in needed if settings.get(name) is None]
     if absent:
@@ -169,3 +177,8 @@ def _check_sizes(settings: Settings, family: Family) -> None:
         if size is not None and (type(size) is not int or size < 1):
             shown = family.settings.get(name, name)
             raise ValueError(f"config.json: {shown} {size!r} must be a whole number, at least 1")
+    for name in NUMBERS:
+        number = settings.get(name)
+        if number is not None and (type(number) not in (int, float) or number <= 0):
+            shown = family.settings.get(name, name)
+            raise ValueError(f"config.json: {shown} {number!r} must be a positive number")

@@ -19,6 +19,7 @@ from specjax.models.families.positions import (
     read_rope,
     read_scaling,
     read_windows,
+    stated_object,
     write_rope,
 )
 
@@ -35,12 +36,12 @@ def read(settings: Settings) -> dict[str, Any]:
 
 
 def _read_both_ropes(settings: Settings) -> dict[str, Any]:
-    nested = settings["rope_parameters"] or {}
+    nested = stated_object(settings, "rope_parameters")
     if strange := sorted(nested.keys() - {FULL, SLIDING}):
         raise ValueError(
             f"rope_parameters of gemma3_text holds {FULL} and {SLIDING}, not {', '.join(strange)}"
         )
-    everywhere, local = nested.get(FULL) or {}, nested.get(SLIDING) or {}
+    everywhere, local = stated_object(nested, FULL), stated_object(nested, SLIDING)
     where = f"rope_parameters.{SLIDING}"
     if read_scaling(where, local, settings["max_position_embeddings"]) is not None:
         raise ValueError(f"{where} of type {local['rope_type']!r} is not supported, only 'default'")

@@ -24,7 +24,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 def read_rope(settings: Settings, default_theta: float = 10_000.0) -> dict[str, Any]:
     """``rope_theta`` and ``rope_scaling`` of a :class:`DecoderConfig`."""
-    new, old = settings["rope_parameters"] or {}, settings["rope_scaling"] or {}
+    new, old = stated_object(settings, "rope_parameters"), stated_object(settings, "rope_scaling")
     thetas = {
         where: theta
         for where, theta in (
@@ -51,29 +51,43 @@ def read_rope(settings: Settings, default_theta: float = 10_000.0) -> dict[str, 
     return {"rope_theta": float(theta), "rope_scaling": next(iter(scalings.values()), None)}
 
 
+def stated_object(settings: Settings, name: str) -> Settings:
+    """The object under a name, empty if absent or null."""
+    stated = settings.get(name) or {}
+    if not isinstance(stated, dict):
+        raise ValueError(f"config.json: {name} {stated!r} must be an object")
+    return stated
+
+
 def read_scaling(where: str, stated: Settings, context: int) -> Scaling | None:
     """The scaling that one object states; ValueError for a type or setting not supported."""
     stated = {name: value for name, value in stated.items() if value is not None}
-    kind = stated.pop("rope_type", stated.get("type", "default"))
-    stated.pop("type", None), stated.pop("rope_theta", None)
-    if stated.pop("partial_rotary_factor", 1) != 1:
-        raise ValueError(f"{where}.partial_rotary_factor is not supported, only 1")
+    kind = stated.get("rope_type", stated.get("type", "default"))
     if kind != "default" and kind not in SCALINGS:
         raise ValueError(f"{where} of type {kind!r} is not supported, only default, {', '.join(SCALINGS)}")
+    if stated.get("partial_rotary_factor", 1) != 1:
+        raise ValueError(f"{where}.partial_rotary_factor is not supported, only 1")
+    elsewhere = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+    fields = {name: value for name, value in stated.items() if name not in elsewhere}
     if kind in ("llama3", "yarn"):
-        stated.setdefault("original_max_position_embeddings", context)
+        fields.setdefault("original_max_position_embeddings", context)
     if kind == "yarn":
-        _resolve_attention_factor(stated)
-    fields = dataclasses.fields(SCALINGS[kind]) if kind != "default" else ()
+        _resolve_attention_factor(fields)
+    _check_fields(f"{where} of type {kind!r}", fields, SCALINGS.get(kind))
+    return SCALINGS[kind](**fields) if kind != "default" else None
+
+
+def _check_fields(where: str, stated: Settings, scaling: type | None) -> None:
+    """ValueError unless ``stated`` are the fields of that dataclass, all positive."""
+    fields = dataclasses.fields(scaling) if scaling else ()
     if strange := sorted(stated.keys() - {field.name for field in fields}):
-        raise ValueError(f"{where} of type {kind!r} has no {', '.join(strange)}")
+        raise ValueError(f"{where} has no {', '.join(strange)}")
     needed = {field.name for field in fields if field.default is dataclasses.MISSING}
     if missing := sorted(needed - stated.keys()):
-        raise ValueError(f"{where} of type {kind!r} lacks {', '.join(missing)}")
+        raise ValueError(f"{where} lacks {', '.join(missing)}")
     for name, value in stated.items():
-        if type(value) not in (int, float) and name != "truncate" or value is not False and value <= 0:
-            raise ValueError(f"{where}.{name} {value!r} must be a positive number")
-    return SCALINGS[kind](**stated) if kind != "default" else None
+        if name != "truncate" and (type(value) not in (int, float) or value <= 0):
+            raise ValueError(f"{where}: {name} {value!r} must be a positive number")
 
 
 def _resolve_attention_factor(stated: Settings) -> None:
