@@ -26,14 +26,16 @@ from specjax.drafters.ngram import NgramDrafter, fit_bigram, fit_unigram
 from specjax.drafters.prompt_lookup import PromptLookup
 from specjax.models import huggingface
 from specjax.models.language_model import TransformerLM
+from specjax.models.layer_skip import keep_layers, outer_layers
 from specjax.models.sources import is_source, open_checkpoint
+from specjax.models.subset import SubsetLM, with_vocabulary
 from specjax.sharding import AxisRules
 from specjax.types import Drafter, Params, Rule
 
 _ASSETS = epath.Path(Path(specjax.__file__).parent / "assets")
 
 TARGETS = {"target": _ASSETS / "target"}
-DRAFT_MODELS = {"draft": _ASSETS / "draft", "draft-small": _ASSETS / "draft-small"}
+DRAFT_MODELS = {name: _ASSETS / name for name in ("draft", "draft-small", "draft-smollm2")}
 
 RULES: dict[str, Callable[[SweepSettings], Rule]] = {
     "rejection": lambda settings: Rejection(lenience=settings.lenience),
@@ -49,7 +51,7 @@ class LoadedModel:
 
     name: str  # as in the config
     label: str  # as in results
-    model: TransformerLM
+    model: TransformerLM | SubsetLM
     params: Params
     tokenizer: Tokenizer
     stop_tokens: tuple[int, ...]
@@ -130,9 +132,10 @@ def _load(
         raise ValueError(f"model {name!r}: no folder {epath.Path(source)}")
     try:
         checkpoint = open_checkpoint(source)
-        model, params = huggingface.load_checkpoint(checkpoint, dtype, mesh=mesh, rules=rules)
+        inner, params = huggingface.load_checkpoint(checkpoint, dtype, mesh=mesh, rules=rules)
+        model, params = with_vocabulary(source, inner, params)
         tokenizer = checkpoint.tokenizer()
-        if num_ids(tokenizer) < model.vocab_size:
+        if isinstance(model, TransformerLM) and num_ids(tokenizer) < model.vocab_size:
             model = dataclasses.replace(model, num_ids=num_ids(tokenizer))
         return LoadedModel(
             name=name,
@@ -170,6 +173,19 @@ def _prompt_lookup(target: LoadedModel) -> LoadedDrafter:
     return LoadedDrafter(name=name, label=name, drafter=PromptLookup(), params=(), always_drafts=False)
 
 
+def _layer_skip(target: LoadedModel) -> LoadedDrafter:
+    if not isinstance(target.model, TransformerLM):
+        raise ValueError(
+            f"config.drafters: layer_skip needs a target of layers; {target.label} has a subset vocabulary"
+        )
+    name, layers = "layer_skip", outer_layers(target.model.config.num_hidden_layers)
+    model, params = keep_layers(target.model, target.params, layers)
+    drafter = ModelDrafter(model=model, num_ids=model.num_ids)
+    return LoadedDrafter(
+        name=name, label=name, drafter=drafter, params=params, weights_hash=target.weights_hash
+    )
+
+
 def _table(name: str, fit: Callable[[np.ndarray, int], Params]) -> Callable[[LoadedModel], LoadedDrafter]:
     """An n-gram table over the training modules of the standard library, in the target's own tokens."""
 
@@ -189,6 +205,7 @@ def _table(name: str, fit: Callable[[np.ndarray, int], Params]) -> Callable[[Loa
 OTHER_DRAFTERS: dict[str, Callable[[LoadedModel], LoadedDrafter]] = {
     NONE: _no_drafter,
     "prompt_lookup": _prompt_lookup,
+    "layer_skip": _layer_skip,
     "bigram": _table("bigram", fit_bigram),
     "unigram": _table("unigram", fit_unigram),
 }

@@ -10,7 +10,7 @@ compares times of one repeat, taken within a second of each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import functools
 import time
 from typing import Any
@@ -112,6 +112,31 @@ def _loops(
     if isinstance(drafter, ModelDrafter):
         loops["draft step", 1] = step(drafter.model, 1, params[1], state.draft_state.cache)
     return loops
+
+
+def measure(
+    program: Program,
+    params: tuple[Params, Params],
+    request: Request,
+    state: DecodeState,
+    gammas: tuple[int, ...],
+    repeats: int,
+) -> Costs:
+    """All ``repeats`` of a :class:`CostMeter` at once."""
+    meter = CostMeter(program, params, request, state, gammas)
+    for _ in range(repeats):
+        meter.repeat()
+    return meter.costs()
+
+
+def time_interleaved(loops: Mapping[Any, Loop], repeats: int) -> dict[Any, tuple[float, ...]]:
+    """Seconds per step of each loop, one value a repeat; compilation and calibration come first."""
+    num_steps = {key: _calibrated(loop) for key, loop in loops.items()}
+    seconds: dict[Any, list[float]] = {key: [] for key in loops}
+    for _ in range(repeats):
+        for key, loop in loops.items():
+            seconds[key].append(_timed(loop, num_steps[key]) / num_steps[key])
+    return {key: tuple(values) for key, values in seconds.items()}
 
 
 def _calibrated(loop: Loop) -> int:

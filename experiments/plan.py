@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
@@ -11,11 +12,14 @@ from jax.sharding import Mesh
 from experiments import catalogue
 from experiments.catalogue import LoadedModel
 from experiments.settings import SweepSettings
+import specjax
 from specjax import sharding
 from specjax.data.corpora import held_out_prompts
 from specjax.data.prompts import Prompt, common_category, content_hash, read_jsonl, take_turns
 
 STDLIB = "stdlib"
+# Prompts that come with the package, by name.
+PROMPT_SETS = {"assistant": Path(specjax.__file__).parent / "assets" / "prompts" / "assistant.jsonl"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,7 @@ def load_prompts(settings: SweepSettings) -> tuple[Prompt, ...]:
         texts = held_out_prompts(wanted)
         prompts = tuple(Prompt(id=f"stdlib/{i}", text=text, category="code") for i, text in enumerate(texts))
     else:
-        prompts = read_jsonl(settings.prompts)
+        prompts = read_jsonl(str(PROMPT_SETS.get(settings.prompts, settings.prompts)))
     if groups:
         prompts = take_turns(prompts, groups)
     if len(prompts) < wanted:

@@ -39,7 +39,7 @@ class SweepSettings:
     lenience: float = 1.0  # of the rejection rule; below 1 is lossy
     seed: int = 0
     # Prompts
-    prompts: str = "stdlib"  # held-out modules of the standard library, or a JSONL file
+    prompts: str = "stdlib"  # held-out modules of the standard library, "assistant", or a JSONL file
     prompt_groups: tuple[str, ...] = ()  # categories that take turns; none takes all, in the file's order
     num_prompts: int = 12  # the first so many
     chat: bool = False  # each prompt is a user's message in the target's chat template

@@ -21,8 +21,9 @@ from specjax.data.tokenizers import load_tokenizer, train_tokenizer
 from specjax.models import huggingface
 from specjax.models.language_model import from_config
 from specjax.training.checkpoints import TrainState, claim_workdir
-from specjax.training.loop import Progress, Teacher, Text, evaluate, train
+from specjax.training.loop import Progress, train
 from specjax.training.self_generated import SelfGenerated, sample_rows
+from specjax.training.text import Teacher, Text, TextTask, evaluate
 from specjax.training.windows import evaluation_batches, token_stream
 
 
@@ -54,7 +55,8 @@ def run_training(run: Run, workdir: epath.Path, console: rich.console.Console) -
         rows = _teacher_rows(run, run.self_generated, teacher, stream, workdir, console)
     text = Text(training=stream, held_out=token_stream(held_out, tokenizer), rows=rows)
     with Display(console, run.recipe.steps) as display:
-        state = train(run.recipe, text, workdir=workdir, teacher=teacher, report=display)
+        task = TextTask(recipe=run.recipe, text=text, teacher=teacher)
+        state = train(run.recipe, task, workdir=workdir, report=display)
     summary = {**_summary(run, state, text, teacher), **identity}
     export = epath.Path(run.export or workdir / "export")
     huggingface.save(export, from_config(run.recipe.model), state.params, tokenizer)

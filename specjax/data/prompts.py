@@ -17,6 +17,9 @@ from typing import Any
 
 from etils import epath
 
+# The categories of MT-bench (Zheng et al. 2023, arXiv 2306.05685).
+MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompt:
@@ -48,19 +51,33 @@ def read_jsonl(path: str) -> tuple[Prompt, ...]:
 
 
 def take_turns(prompts: Sequence[Prompt], groups: Sequence[str]) -> tuple[Prompt, ...]:
-    """The prompts of ``groups`` (categories), one of each in turn for as long as it has any.
+    """The prompts of ``groups``, one of each in turn for as long as it has any.
 
-    ValueError for a group of which there is no prompt.
+    A group is a category, or ``mt_bench``: MT-bench's eight, which take turns
+    in it and are named after it from there on. ValueError for a group of which
+    there is no prompt.
 
     >>> prompts = [Prompt(id=id, text="x", category=id[0]) for id in ("a0", "a1", "b0", "c0")]
     >>> [prompt.id for prompt in take_turns(prompts, ("b", "a"))]
     ['b0', 'a0', 'a1']
     """
-    members = [[prompt for prompt in prompts if prompt.category == group] for group in groups]
+    members = [_members(prompts, group) for group in groups]
     for group, found in zip(groups, members, strict=True):
         if not found:
             known = ", ".join(sorted({prompt.category or "(none)" for prompt in prompts}))
             raise ValueError(f"prompts: the group {group!r} is empty; there are {known}")
+    return _in_turn(members)
+
+
+def _members(prompts: Sequence[Prompt], group: str) -> Sequence[Prompt]:
+    of = lambda category: [prompt for prompt in prompts if prompt.category == category]
+    if group == "mt_bench" and not of(group):
+        mixed = _in_turn([of(category) for category in MT_BENCH])
+        return [dataclasses.replace(prompt, category=group) for prompt in mixed]
+    return of(group)
+
+
+def _in_turn(members: Sequence[Sequence[Prompt]]) -> tuple[Prompt, ...]:
     turns = itertools.zip_longest(*members)
     return tuple(prompt for turn in turns for prompt in turn if prompt is not None)
 

@@ -1,4 +1,4 @@
-"""The one training loop: a target learns text, a draft learns its target's law."""
+"""The one training loop, for whatever a :class:`Task` says is learned from what."""
 
 from __future__ import annotations
 
@@ -7,36 +7,43 @@ import contextlib
 import dataclasses
 import functools
 import time
+from typing import Any, Protocol
 
 from etils import epath
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from specjax.models.language_model import LanguageModel, from_config, init_params
 from specjax.training.checkpoints import MetricsLog, TrainState, open_checkpoints, restore_latest
-from specjax.training.losses import cross_entropy, distillation
 from specjax.training.recipe import Recipe
-from specjax.training.windows import evaluation_batches, training_batches
 from specjax.types import Array, Params
 
-
-@dataclasses.dataclass(frozen=True)
-class Teacher:
-    """The target a draft is distilled from."""
-
-    model: LanguageModel
-    params: Params
+# objective(params, constants, batch) -> loss []; hashable and compared by value, so jit-static.
+Objective = Callable[[Params, Any, Any], Array]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Text:
-    """What a run reads."""
+class Task(Protocol):
+    """What a run learns. Batches are a pure function of the step, so resuming needs the step alone."""
 
-    training: np.ndarray  # [N] int32, one token stream
-    held_out: np.ndarray  # [N'] int32
-    rows: np.ndarray | None = None  # [R, context + 1] int32: windows that join every pass as they are
+    @property
+    def objective(self) -> Objective: ...
+
+    @property
+    def constants(self) -> Any:
+        """A pytree of arrays the objective reads and nobody trains: a teacher's weights."""
+        ...
+
+    def init(self) -> Params:
+        """The weights before the first step."""
+        ...
+
+    def batch(self, step: int) -> Any:
+        """A pytree of arrays."""
+        ...
+
+    def evaluate(self, params: Params) -> dict[str, float]:
+        """Held-out figures by name."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,18 +56,11 @@ class Progress:
     seconds_left: float
 
 
-def forward(model: LanguageModel, params: Params, tokens: Array) -> Array:
-    """Teacher-forced logits [B, T, V] of ``tokens`` [B, T]: the decoding step on a fresh cache."""
-    row = lambda tokens: model.apply(params, tokens, model.init_cache(tokens.shape[0])).logits
-    return jax.vmap(row)(tokens)
-
-
 def train(
     recipe: Recipe,
-    text: Text,
+    task: Task,
     *,
     workdir: epath.PathLike,
-    teacher: Teacher | None = None,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> TrainState:
     """Runs ``recipe`` to its end, from the newest checkpoint of ``workdir`` when there is one.
@@ -71,12 +71,12 @@ def train(
     by line. A finished run is returned as it is.
     """
     with open_checkpoints(workdir, recipe.checkpoint_every) as checkpoints:
-        restored = state = restore_latest(checkpoints, _initial_state(recipe))
+        restored = state = restore_latest(checkpoints, _initial_state(recipe, task))
         start, spent, clock = int(restored.step), float(restored.seconds), time.monotonic()
         if start == recipe.steps:
             return restored
         with contextlib.closing(MetricsLog(workdir, start)) as log:
-            for state, record in _steps(recipe, text, teacher, restored):
+            for state, record in _steps(recipe, task, restored):
                 log.write(record)
                 elapsed = time.monotonic() - clock
                 state = dataclasses.replace(state, seconds=jnp.float32(spent + elapsed))
@@ -85,22 +85,8 @@ def train(
     return state
 
 
-def evaluate(
-    model: LanguageModel, params: Params, batches: np.ndarray, teacher: Teacher | None = None
-) -> dict[str, float]:
-    """Held-out figures over ``batches`` [N, B, T+1], means over tokens.
-
-    Always the cross entropy, nats a token; with a teacher also KL(p || q), the
-    overlap sum min(p, q) at temperature 1 and the share of positions where
-    both have the same most likely token (temperature 0), on given text.
-    """
-    teacher_model, teacher_params = _split(teacher)
-    figures = [_held_out(model, teacher_model, params, teacher_params, batch) for batch in batches]
-    return {f"held_out_{name}": float(np.mean([f[name] for f in figures])) for name in figures[0]}
-
-
-def _initial_state(recipe: Recipe) -> TrainState:
-    params = init_params(recipe.model, recipe.seed)
+def _initial_state(recipe: Recipe, task: Task) -> TrainState:
+    params = task.init()
     return TrainState(
         params=params,
         opt_state=recipe.optimizer().init(params),
@@ -109,89 +95,26 @@ def _initial_state(recipe: Recipe) -> TrainState:
     )
 
 
-def _steps(
-    recipe: Recipe, text: Text, teacher: Teacher | None, state: TrainState
-) -> Iterator[tuple[TrainState, dict[str, float]]]:
+def _steps(recipe: Recipe, task: Task, state: TrainState) -> Iterator[tuple[TrainState, dict[str, float]]]:
     """(state after the step, its line of the log), from ``state.step`` to the end."""
-    model, schedule, first = from_config(recipe.model), recipe.schedule(), recipe.stages[0]
-    teacher_model, teacher_params = _split(teacher)
-    held_out = evaluation_batches(
-        text.held_out,
-        context=first.context,
-        batch_size=first.batch_size,
-        num_batches=recipe.evaluation_batches,
-    )
-    for step, batch in _batches(recipe, text, int(state.step)):
-        state, metrics = _update(recipe, teacher_model, state, teacher_params, batch)
+    schedule, constants = recipe.schedule(), task.constants
+    for step in range(int(state.step), recipe.steps):
+        state, metrics = _update(recipe, task.objective, state, constants, task.batch(step))
         record = {"step": step + 1, **jax.tree.map(float, metrics), "learning_rate": float(schedule(step))}
         if (step + 1) % recipe.evaluate_every == 0 or step + 1 == recipe.steps:
-            record |= evaluate(model, state.params, held_out, teacher)
+            record |= task.evaluate(state.params)
         yield state, record
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=(2,))
 def _update(
-    recipe: Recipe,
-    teacher_model: LanguageModel | None,
-    state: TrainState,
-    teacher_params: Params,
-    batch: Array,  # [B, T+1]
+    recipe: Recipe, objective: Objective, state: TrainState, constants: Any, batch: Any
 ) -> tuple[TrainState, dict[str, Array]]:
-    model, inputs, labels = from_config(recipe.model), batch[:, :-1], batch[:, 1:]
-
-    def loss_of(params: Params) -> Array:
-        logits = forward(model, params, inputs)
-        if teacher_model is None:
-            return jax.vmap(cross_entropy)(logits, labels).mean()
-        return jax.vmap(distillation)(logits, forward(teacher_model, teacher_params, inputs)).mean()
-
-    loss, gradients = jax.value_and_grad(loss_of)(state.params)
+    loss, gradients = jax.value_and_grad(objective)(state.params, constants, batch)
     updates, opt_state = recipe.optimizer().update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     state = dataclasses.replace(state, params=params, opt_state=opt_state, step=state.step + 1)
     return state, {"loss": loss, "gradient_norm": optax.tree.norm(gradients)}
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _held_out(
-    model: LanguageModel,
-    teacher_model: LanguageModel | None,
-    params: Params,
-    teacher_params: Params,
-    batch: Array,  # [B, T+1]
-) -> dict[str, Array]:
-    inputs, labels = batch[:, :-1], batch[:, 1:]
-    logits = forward(model, params, inputs)
-    figures = {"loss": jax.vmap(cross_entropy)(logits, labels).mean()}
-    if teacher_model is None:
-        return figures
-    reference = forward(teacher_model, teacher_params, inputs)
-    overlap = jnp.minimum(jax.nn.softmax(logits), jax.nn.softmax(reference)).sum(-1).mean()
-    agreement = (logits.argmax(-1) == reference.argmax(-1)).mean()
-    kl = jax.vmap(distillation)(logits, reference).mean()
-    return figures | {"kl": kl, "overlap": overlap, "agreement": agreement}
-
-
-def _split(teacher: Teacher | None) -> tuple[LanguageModel | None, Params]:
-    return (teacher.model, teacher.params) if teacher else (None, None)
-
-
-def _batches(recipe: Recipe, text: Text, start: int) -> Iterator[tuple[int, np.ndarray]]:
-    """(step, batch) from ``start`` on; each stage draws windows of its own."""
-    first = 0
-    for number, stage in enumerate(recipe.stages):
-        if start < first + stage.steps:
-            batches = training_batches(
-                text.training,
-                rows=text.rows,
-                context=stage.context,
-                batch_size=stage.batch_size,
-                num_steps=stage.steps,
-                seed=recipe.seed + 1000 * (number + 1),
-            )
-            for step in range(max(start, first), first + stage.steps):
-                yield step, batches[step - first]
-        first += stage.steps
 
 
 def _progress(recipe: Recipe, record: dict[str, float], start: int, elapsed: float) -> Progress:

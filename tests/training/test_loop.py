@@ -7,8 +7,9 @@ import pytest
 
 from specjax.models.decoder import DecoderConfig
 from specjax.models.language_model import from_config, init_params
-from specjax.training.loop import Teacher, Text, evaluate, forward, train
+from specjax.training.loop import train
 from specjax.training.recipe import Recipe, Stage
+from specjax.training.text import Teacher, Text, TextTask, evaluate, forward
 from specjax.training.windows import evaluation_batches
 
 MODEL = DecoderConfig(
@@ -32,6 +33,7 @@ RECIPE = Recipe(
 )
 STREAM = np.random.default_rng(0).permutation(np.arange(400, dtype=np.int32) % 8)
 TEXT = Text(training=STREAM[:300], held_out=STREAM[300:])
+TASK = TextTask(recipe=RECIPE, text=TEXT)
 
 
 class Interrupted(Exception):
@@ -53,7 +55,7 @@ def log_of(workdir):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("uninterrupted")
-    return train(RECIPE, TEXT, workdir=workdir), log_of(workdir), workdir
+    return train(RECIPE, TASK, workdir=workdir), log_of(workdir), workdir
 
 
 def test_log_has_every_step_with_the_schedule_and_held_out_figures(uninterrupted):
@@ -71,8 +73,8 @@ def test_an_interrupted_run_resumes_to_the_same_log_and_weights(uninterrupted, t
     state, log, _ = uninterrupted
     for step in steps:
         with pytest.raises(Interrupted):
-            train(RECIPE, TEXT, workdir=tmp_path, report=interrupt_after(step))
-    resumed = train(RECIPE, TEXT, workdir=tmp_path)
+            train(RECIPE, TASK, workdir=tmp_path, report=interrupt_after(step))
+    resumed = train(RECIPE, TASK, workdir=tmp_path)
     assert log_of(tmp_path) == log
     assert jax.tree.structure(resumed) == jax.tree.structure(state)
     same = lambda new, old: np.testing.assert_array_equal(new, old)
@@ -81,17 +83,17 @@ def test_an_interrupted_run_resumes_to_the_same_log_and_weights(uninterrupted, t
 
 def test_a_torn_last_line_is_forgiven(uninterrupted, tmp_path):
     with pytest.raises(Interrupted):
-        train(RECIPE, TEXT, workdir=tmp_path, report=interrupt_after(6))
+        train(RECIPE, TASK, workdir=tmp_path, report=interrupt_after(6))
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text()[:-9])
-    train(RECIPE, TEXT, workdir=tmp_path)
+    train(RECIPE, TASK, workdir=tmp_path)
     assert log_of(tmp_path) == uninterrupted[1]
 
 
 def test_a_finished_run_does_nothing(uninterrupted):
     state, log, workdir = uninterrupted
     reports = []
-    again = train(RECIPE, TEXT, workdir=workdir, report=reports.append)
+    again = train(RECIPE, TASK, workdir=workdir, report=reports.append)
     assert not reports and log_of(workdir) == log and int(again.step) == RECIPE.steps
     jax.tree.map(np.testing.assert_array_equal, again.params, state.params)
 
@@ -103,7 +105,8 @@ def test_a_draft_approaches_its_teacher(tmp_path):
     stages = (Stage(steps=60, batch_size=4, context=8),)
     recipe = dataclasses.replace(RECIPE, stages=stages, evaluate_every=30, checkpoint_every=60)
     rows = np.tile(np.arange(9, dtype=np.int32) % 8, (4, 1))
-    train(recipe, dataclasses.replace(TEXT, rows=rows), workdir=tmp_path, teacher=teacher)
+    task = TextTask(recipe=recipe, text=dataclasses.replace(TEXT, rows=rows), teacher=teacher)
+    train(recipe, task, workdir=tmp_path)
     records = [json.loads(line) for line in log_of(tmp_path)]
     assert records[-1]["loss"] < 0.6 * records[0]["loss"]
     assert {"held_out_kl", "held_out_overlap", "held_out_agreement"} <= records[-1].keys()

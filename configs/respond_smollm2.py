@@ -1,0 +1,26 @@
+"""Responses of SmolLM2-135M-Instruct to training prompts: text to distil a draft or heads on.
+
+COMMAND  python -m experiments.respond --config=configs/respond_smollm2.py \\
+             --config.prompts=TRAIN_PROMPTS.jsonl --workdir=runs/responses
+COST     about half an hour on two cores
+"""
+
+from __future__ import annotations
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        {
+            "target": "smollm2-135m-instruct",  # a name of experiments.fetch, a folder or another source
+            "prompts": "",  # a JSONL file
+            "code_prompts": 1024,  # added: functions of the standard library to be written
+            "max_prompt_tokens": 128,  # longer prompts are left out: reading costs what writing costs
+            "temperatures": (0.0, 0.7, 1.0),
+            "max_new_tokens": 192,
+            "batch_size": 32,
+            "num_tokens": 400_000,  # response tokens after which to stop
+            "seed": 0,
+        }
+    )

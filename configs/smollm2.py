@@ -1,0 +1,39 @@
+"""SmolLM2-135M-Instruct, a real instruct model on a CPU: a distilled draft, prompt lookup, a bigram table
+and the target's own layers with some left out.
+
+COMMAND  python -m experiments.fetch smollm2-135m-instruct
+         python -m experiments.sweep --config=configs/smollm2.py --config.prompts=SPEC_BENCH.jsonl \\
+             --workdir=runs/smollm2
+COST     an hour or more on 2 CPU cores; killed at any moment, the same command continues
+"""
+
+from __future__ import annotations
+
+from ml_collections import config_dict
+
+from configs import base
+
+# The six parts of Spec-Bench (Xia et al. 2024, arXiv 2401.07851); MT-bench's eight categories take turns.
+GROUPS = ("translation", "summarization", "qa", "math_reasoning", "rag", "mt_bench")
+
+
+def get_config(variant: str = "") -> config_dict.ConfigDict:
+    config = base.sweep()
+    config.targets = ("smollm2-135m-instruct",)
+    config.drafters = ("none", "draft-smollm2", "prompt_lookup", "bigram", "layer_skip")
+    config.gammas = (1, 3, 7, 11, 15)
+    config.temperatures = (0.0, 0.7, 1.0)
+    config.prompts = "assistant"  # written for this repository; SPEC_BENCH.jsonl for figures
+    config.prompt_groups = GROUPS
+    config.chat = True
+    config.num_prompts = 12
+    config.max_new_tokens = 64
+    config.cost_repeats = 4
+    if base.variant(variant, "smoke"):
+        config.drafters = ("none", "draft-smollm2", "prompt_lookup")
+        config.gammas = (3,)
+        config.temperatures = (0.0,)
+        config.num_prompts = 6
+        config.max_new_tokens = 16
+        config.cost_repeats = 2
+    return config

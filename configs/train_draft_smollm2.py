@@ -1,0 +1,37 @@
+"""A draft for SmolLM2-135M-Instruct: 10.9M parameters, cut out of the target and distilled.
+
+Two of the target's 30 layers and the embeddings of the 6,656 ids that it writes most, trained on
+responses of its own (configs/respond_smollm2.py) towards the laws of the features kept beside them.
+
+COMMAND  python -m experiments.distill --config=configs/train_draft_smollm2.py \\
+             --config.responses=runs/responses --workdir=runs/draft_smollm2
+"""
+
+from __future__ import annotations
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        {
+            "target": "smollm2-135m-instruct",
+            "responses": "",  # the workdir of experiments.respond
+            "held_out_files": 4,  # of the responses, for evaluation alone
+            "vocab_size": 6656,  # ids the draft knows
+            "layers": (0, 1),  # of the target, to start from
+            "export": "",  # where the folder goes; empty: WORKDIR/export
+            "steps": 2000,
+            "batch_size": 16,
+            "context": 192,  # tokens a row; the beginning of a longer prompt is cut
+            "learning_rate": 6e-4,
+            "warmup_steps": 100,
+            "final_fraction": 0.05,
+            "weight_decay": 0.05,
+            "clip_norm": 1.0,
+            "seed": 0,
+            "checkpoint_every": 100,
+            "evaluate_every": 100,
+            "evaluation_batches": 8,
+        }
+    )
