@@ -124,10 +124,15 @@ def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
         raise ValueError(f"{target.label} and {draft.label}: {error}") from None
 
 
+def source_of(name: str, known: dict[str, epath.Path]) -> epath.PathLike:
+    """Where a model of a config lies: an embedded one, a fetched one, or the source itself."""
+    return known.get(name) or (fetched.locate(name) if name in fetched.NAMES else name)
+
+
 def _load(
     name: str, known: dict[str, epath.Path], dtype: str, mesh: Mesh | None, rules: AxisRules
 ) -> LoadedModel:
-    source = known.get(name) or (fetched.locate(name) if name in fetched.NAMES else name)
+    source = source_of(name, known)
     if not str(source).startswith("hf://") and not epath.Path(source).exists():
         raise ValueError(f"model {name!r}: no folder {epath.Path(source)}")
     try:

@@ -39,13 +39,19 @@ except ModuleNotFoundError as error:
     launch.fail(f"{error.name} is not installed; pip install -e '.[peers]'")
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Where comparison.json and comparison.png go.")
-TARGET = flags.DEFINE_string("target", "target", "The embedded target, or a folder.")
-DRAFT = flags.DEFINE_string("draft", "draft", "An embedded draft (draft, draft-small), or a folder.")
+TARGET = flags.DEFINE_string("target", "target", "The embedded target, a fetched model, or a folder.")
+DRAFT = flags.DEFINE_string(
+    "draft", "draft", "An embedded draft (draft, draft-small, draft-smollm2), or a folder."
+)
 GAMMAS: flags.FlagHolder = flags.DEFINE(launch.CommaTuple(), "gammas", (3, 7), "Draft tokens per round.")
 PROMPTS = flags.DEFINE_string(
     "prompts", "stdlib", "Held-out modules of the standard library, or a JSONL file."
 )
 NUM_PROMPTS = flags.DEFINE_integer("num_prompts", 16, "The first so many.")
+PROMPT_GROUPS: flags.FlagHolder = flags.DEFINE(
+    launch.CommaTuple(), "prompt_groups", (), "Categories of the file that take turns; none takes all."
+)
+CHAT = flags.DEFINE_bool("chat", False, "Each prompt is a user's message in the target's chat template.")
 MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 96, "Of every decode.")
 SMOKE = flags.DEFINE_bool("smoke", False, "Two prompts, one gamma, a few tokens: does it run?")
 
@@ -84,6 +90,8 @@ def settings_from_flags() -> SweepSettings:
         drafters=(NONE, DRAFT.value, LOOKUP),
         gammas=GAMMAS.value[:1] if SMOKE.value else GAMMAS.value,
         prompts=PROMPTS.value,
+        prompt_groups=PROMPT_GROUPS.value,
+        chat=CHAT.value,
         num_prompts=2 if SMOKE.value else NUM_PROMPTS.value,
         max_new_tokens=16 if SMOKE.value else MAX_NEW_TOKENS.value,
         stop_at_eos=False,

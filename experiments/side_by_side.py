@@ -44,9 +44,9 @@ class SideBySide:
         (self.target,) = plan.targets.values()
         self.prompts = plan.token_ids[self.target.name]
         self.batches = runner.make_batches(self.prompts, batch_size=1)
-        self.peer_target = peer.load(catalogue.TARGETS.get(self.target.name, self.target.name))
+        self.peer_target = peer.load(catalogue.source_of(self.target.name, catalogue.TARGETS))
         (draft,) = plan.draft_models
-        self.peer_draft = peer.load(catalogue.DRAFT_MODELS.get(draft, draft))
+        self.peer_draft = peer.load(catalogue.source_of(draft, catalogue.DRAFT_MODELS))
         names = [name for name in self.settings.drafters if name != NONE]
         self.methods = [(NONE, 0), *itertools.product(names, self.settings.gammas)]
         self.drafters = {

@@ -14,8 +14,11 @@ from typing import Any
 
 from etils import epath
 import numpy as np
+import safetensors.torch
 import torch
 import transformers
+
+from specjax.models import subset
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,8 +33,36 @@ class PeerDecode:
 def load(folder: epath.PathLike) -> Any:
     """The causal LM of a folder, in float32 on the CPU, without stop tokens."""
     model = transformers.AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32).eval()
+    vocabulary = epath.Path(folder) / subset.FILE
+    if vocabulary.exists():
+        _widen(model, safetensors.torch.load(vocabulary.read_bytes()))
     model.generation_config.update(eos_token_id=None, pad_token_id=None)
     return model
+
+
+def _widen(model: Any, maps: dict[str, torch.Tensor]) -> None:
+    """Has a model of K ids read and write all V of its target's (:mod:`specjax.models.subset`)."""
+    read, write = maps["read"].long(), maps["write"].long()
+
+    class Embedding(torch.nn.Module):
+        def __init__(self, inner: torch.nn.Module):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.inner(read[ids])
+
+    class Head(torch.nn.Module):
+        def __init__(self, inner: torch.nn.Module):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            known = torch.nn.functional.pad(self.inner(x), (0, 1), value=float("-inf"))
+            return known[..., write]
+
+    model.model.embed_tokens, model.lm_head = Embedding(model.model.embed_tokens), Head(model.lm_head)
+    model.config.vocab_size = len(read)
 
 
 def logits(model: Any, ids: Sequence[int]) -> np.ndarray:
