@@ -77,7 +77,7 @@ def load_checkpoint(
 ) -> tuple[TransformerLM, Params]:
     """:func:`load` for a checkpoint that is open already."""
     config = families.config_from_json(checkpoint.settings, dtype)
-    tensors = dict(checkpoint.tensors)
+    tensors = families.by_usual_name(config, checkpoint.tensors)
     config = _decide_tying(config, tensors, checkpoint.where)
     model = from_config(config)
     shapes = jax.eval_shape(lambda: init_params(config, 0))

@@ -7,7 +7,7 @@ import pytest
 
 from specjax.models import families
 from specjax.models.decoder import DecoderConfig
-from specjax.models.families import config_from_json, config_to_json, usual_name
+from specjax.models.families import by_usual_name, config_from_json, config_to_json
 from specjax.models.rope import Linear, Llama3, Yarn
 
 SIZES = {
@@ -226,12 +226,16 @@ def test_other_mathematics_is_refused(model_type, settings, message):
 
 def test_tensors_of_files_without_prefix_and_buffers():
     llama, gpt2 = read("llama"), read("gpt2")
-    assert usual_name(gpt2, "h.0.attn.c_attn.weight") == "transformer.h.0.attn.c_attn.weight"
-    assert usual_name(gpt2, "transformer.wte.weight") == families.embedding_name(gpt2)
-    assert usual_name(gpt2, "h.0.attn.bias") is None
-    assert usual_name(gpt2, "h.0.attn.c_attn.bias") == "transformer.h.0.attn.c_attn.bias"
-    assert usual_name(llama, "model.layers.0.self_attn.rotary_emb.inv_freq") is None
-    assert usual_name(llama, "lm_head.weight") == "lm_head.weight"
+    file = {"wte.weight": 0, "h.0.attn.bias": 1, "h.0.attn.c_attn.bias": 2, "transformer.ln_f.bias": 3}
+    assert by_usual_name(gpt2, file) == {
+        families.embedding_name(gpt2): 0,
+        "transformer.h.0.attn.c_attn.bias": 2,
+        "transformer.ln_f.bias": 3,
+    }
+    file = {"model.layers.0.self_attn.rotary_emb.inv_freq": 0, "lm_head.weight": 1}
+    assert by_usual_name(llama, file) == {"lm_head.weight": 1}
+    with pytest.raises(ValueError, match=r"transformer\.wte\.weight is stored twice"):
+        by_usual_name(gpt2, {"wte.weight": 0, "transformer.wte.weight": 1})
 
 
 def test_layouts():

@@ -5,8 +5,9 @@ One file per family; :data:`FAMILIES` is the list of what can be read and writte
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -14,6 +15,8 @@ from specjax.models.config import DecoderConfig
 from specjax.models.families import gemma2, gemma3, gpt2, llama, mistral, qwen2, qwen3
 from specjax.models.families.family import Family, Settings
 from specjax.types import Params
+
+Tensor = TypeVar("Tensor")
 
 FAMILIES: dict[str, Family] = {  # by model_type
     "llama": llama.FAMILY,
@@ -136,17 +139,26 @@ def embedding_name(config: DecoderConfig) -> str:
     return stored_name(config, (jax.tree_util.DictKey("embed_tokens"),))
 
 
-def usual_name(config: DecoderConfig, name: str) -> str | None:
-    """How ``stored_name`` spells a tensor that a file calls ``name``; None for a buffer, which is no weight.
+def by_usual_name(config: DecoderConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights among a file's ``tensors``, by the names :func:`stored_name` gives.
 
     Files written from the model without its head lack the prefix, and some
-    hold causal masks or RoPE frequencies.
+    hold causal masks or RoPE frequencies, which are dropped.
+
+    Raises:
+      ValueError: the same weight with and without prefix.
     """
     family = family_of(config.model_type)
-    if name.endswith(tuple(f".{buffer}" for buffer in family.buffers)):
-        return None
-    outside = name.startswith((f"{family.prefix}.", "lm_head."))
-    return name if outside else f"{family.prefix}.{name}"
+    weights: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.endswith(tuple(f".{buffer}" for buffer in family.buffers)):
+            continue
+        prefixed = name.startswith((f"{family.prefix}.", "lm_head."))
+        usual = name if prefixed else f"{family.prefix}.{name}"
+        if usual in weights:
+            raise ValueError(f"{usual} is stored twice, with and without its prefix")
+        weights[usual] = tensor
+    return weights
 
 
 def as_stored(config: DecoderConfig, path: tuple[Any, ...], leaf: Any) -> Any:

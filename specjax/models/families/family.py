@@ -26,7 +26,7 @@ class Family:
     words: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of a tensor's name
     prefix: str = "model"
     kernels_transposed: bool = True  # stored [out, in]
-    buffers: tuple[str, ...] = ()  # last words of stored arrays that are no weights
+    buffers: tuple[str, ...] = ("inv_freq",)  # last words of stored arrays that are no weights
 
     def __hash__(self) -> int:
         return hash(self.architecture)

@@ -42,5 +42,4 @@ FAMILY = Family(
     fixed={"rope_interleaved": False},
     read=read,
     write=write,
-    buffers=("inv_freq",),
 )
