@@ -21,11 +21,11 @@ def get_config() -> ConfigDict:
             "vocab_size": 6656,  # ids the draft knows
             "layers": (0, 1),  # of the target, to start from
             "export": "",  # where the folder goes; empty: WORKDIR/export
-            "steps": 2000,
+            "steps": 1600,
             "batch_size": 16,
             "context": 192,  # tokens a row; the beginning of a longer prompt is cut
-            "learning_rate": 6e-4,
-            "warmup_steps": 100,
+            "learning_rate": 1.2e-3,
+            "warmup_steps": 60,
             "final_fraction": 0.05,
             "weight_decay": 0.05,
             "clip_norm": 1.0,

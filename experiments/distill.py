@@ -20,6 +20,7 @@ import numpy as np
 import rich.console
 
 from experiments import launch
+from experiments.catalogue import source_of
 from experiments.train_run import Display
 from specjax.models import huggingface, subset
 from specjax.models.checkpoint import Checkpoint
@@ -57,7 +58,7 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
             f"config.responses: {len(files)} files responses-*.jsonl in {settings['responses']!r}; "
             f"{held_out} are held out and at least one more is needed"
         )
-    checkpoint = open_checkpoint(settings["target"])
+    checkpoint = open_checkpoint(source_of(settings["target"], {}))
     target, target_params = huggingface.load_checkpoint(checkpoint)
     table = np.asarray(target_params["embed_tokens"])
     ids = subset.most_frequent(

@@ -20,6 +20,7 @@ import rich.console
 import rich.progress
 
 from experiments import launch
+from experiments.catalogue import source_of
 from specjax.data.code_prompts import code_prompts
 from specjax.data.corpora import standard_library
 from specjax.data.prompts import Prompt, read_jsonl
@@ -49,7 +50,7 @@ def run(settings: dict, workdir: epath.Path, console: rich.console.Console) -> N
     prompts = read_jsonl(settings["prompts"]) if settings["prompts"] else ()
     if settings["code_prompts"]:
         prompts += code_prompts(standard_library()[0], settings["code_prompts"])
-    checkpoint = open_checkpoint(settings["target"])
+    checkpoint = open_checkpoint(source_of(settings["target"], {}))
     names = [field.name for field in dataclasses.fields(Sampling) if field.name in settings]
     sampling = Sampling(**{name: settings[name] for name in names})
     tokens = tokenize(checkpoint, prompts)
