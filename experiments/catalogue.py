@@ -35,6 +35,7 @@ from specjax.types import Drafter, Params, Rule
 _ASSETS = epath.Path(Path(specjax.__file__).parent / "assets")
 
 TARGETS = {"target": _ASSETS / "target"}
+PAIR = {name: _ASSETS / name for name in ("target", "draft", "draft-small")}  # trained here, on one corpus
 DRAFT_MODELS = {name: _ASSETS / name for name in ("draft", "draft-small", "draft-smollm2")}
 
 RULES: dict[str, Callable[[SweepSettings], Rule]] = {

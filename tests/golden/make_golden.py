@@ -16,15 +16,20 @@ import numpy as np
 import torch
 import transformers
 
+from experiments import fetched
 from experiments import transformers_peer as peer
-from experiments.catalogue import DRAFT_MODELS, TARGETS
+from experiments.plan import PROMPT_SETS
+from specjax.data.prompts import read_jsonl
 from specjax.data.tokenizers import load_tokenizer
 from specjax.models.huggingface import weights_hash
+from specjax.models.sources import open_checkpoint
 from tests.golden.family_checkpoints import CHECKPOINTS as FAMILIES
 from tests.golden.family_checkpoints import INPUT_LENGTH
 
 HERE = Path(__file__).parent
 NEW_TOKENS = 64
+SMOLLM2, ASSISTANT = "smollm2-135m-instruct-q4_1", PROMPT_SETS["assistant"]
+NUM_ANSWERS, EVERY = 6, 96  # prompts, and of the logits one in so many
 
 SHARED = {
     "vocab_size": 96,
@@ -74,7 +79,10 @@ def main() -> None:
         inputs = rng.integers(SHARED["vocab_size"], size=(2, 48))
         prompts = [rng.integers(SHARED["vocab_size"], size=n).tolist() for n in (1, 2, 5, 9, 14, 20, 31, 32)]
         write(HERE / name, HERE / name, inputs, prompts, rows=slice(None))
-    for name, folder in {**TARGETS, **DRAFT_MODELS}.items():
+    for name, folder in {
+        **TARGETS,
+        **{name: DRAFT_MODELS[name] for name in ("draft", "draft-small")},
+    }.items():
         if folder.is_dir():
             prompts = [load_tokenizer(folder).encode(text).ids for text in PROMPTS]
             shortest = min(map(len, prompts))
@@ -87,6 +95,25 @@ def main() -> None:
         inputs = np.random.default_rng(seed).integers(settings["vocab_size"], size=INPUT_LENGTH)
         logits = peer.logits(peer.load(folder), inputs)
         np.savez_compressed(folder.with_suffix(".npz"), inputs=inputs.astype(np.int32), logits=logits)
+
+    write_smollm2()
+
+
+def write_smollm2() -> None:
+    """smollm2.npz: greedy answers to the prompts of the package, and some logits at the end of each."""
+    folder = fetched.locate(SMOLLM2)
+    model, checkpoint = peer.load(folder), open_checkpoint(folder)
+    template, tokenizer = checkpoint.chat_template(), checkpoint.tokenizer()
+    texts = [template.render([{"role": "user", "content": each.text}]) for each in read_jsonl(str(ASSISTANT))]
+    prompts = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts[:NUM_ANSWERS]]
+    np.savez_compressed(
+        HERE / "smollm2.npz",
+        lengths=np.array([len(ids) for ids in prompts], np.int32),
+        prompts=np.concatenate(prompts).astype(np.int32),
+        logits=np.stack([peer.logits(model, ids)[-1, ::EVERY] for ids in prompts]),
+        outputs=np.stack([peer.generate(model, ids, NEW_TOKENS).tokens for ids in prompts]),
+        weights_hash=weights_hash(folder),
+    )
 
 
 def write(path: Path, folder: Path, inputs: np.ndarray, prompts: list[list[int]], rows: slice) -> None:

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, models
 
-from experiments.catalogue import DRAFT_MODELS, TARGETS
+from experiments.catalogue import PAIR
 from specjax.acceptance.rejection import Rejection
 from specjax.data.tokenizers import END_OF_TEXT
 from specjax.decoding.autoregressive import autoregressive
@@ -24,7 +24,7 @@ from specjax.types import make_request
 
 HERE = Path(__file__).parent
 RANDOM = {name: HERE / name for name in ("tied", "untied")}
-EMBEDDED = {f"embedded-{name}": folder for name, folder in {**TARGETS, **DRAFT_MODELS}.items()}
+EMBEDDED = {f"embedded-{name}": folder for name, folder in PAIR.items()}
 FOLDERS = {**RANDOM, **EMBEDDED}
 NEAR_TIE = 1e-4  # a gap of two logits that rounding may decide
 

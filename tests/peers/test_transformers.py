@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.peers
 
 from experiments import transformers_peer as peer  # noqa: E402
-from experiments.catalogue import DRAFT_MODELS, TARGETS  # noqa: E402
+from experiments.catalogue import PAIR  # noqa: E402
 from experiments.plan import prepare  # noqa: E402
 from experiments.settings import SweepSettings  # noqa: E402
 from experiments.side_by_side import SideBySide  # noqa: E402
@@ -21,7 +21,7 @@ from specjax.models import huggingface  # noqa: E402
 from specjax.models.decoder import DecoderConfig  # noqa: E402
 from specjax.models.language_model import from_config, init_params  # noqa: E402
 
-EMBEDDED = {**TARGETS, **DRAFT_MODELS}
+EMBEDDED = PAIR
 BASE = {
     "vocab_size": 80,
     "hidden_size": 24,
