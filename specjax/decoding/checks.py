@@ -33,6 +33,7 @@ def check_batch(program: Program, prompts: Array, request: Request) -> None:
             f"prompt {row} holds id {ids[row][outside[row]][0]}, "
             f"the target's vocabulary is 0..{program.target.vocab_size - 1}"
         )
+    _check_processors(request, program.target.vocab_size)
     if ids.shape[1] + program.max_gamma + 2 > program.max_len:
         raise ValueError(
             f"prompts of {ids.shape[1]} slots and max_gamma {program.max_gamma} + 2 of slack "
@@ -50,6 +51,25 @@ def check_batch(program: Program, prompts: Array, request: Request) -> None:
             f"prompt {row} and its new tokens need {needed[row]} slots, the buffer of {program.max_len} "
             f"holds {program.capacity}: use buffer_length()"
         )
+
+
+def _check_processors(request: Request, vocab_size: int) -> None:
+    """Refuses ids that the target does not know, and bans that leave nothing to sample."""
+    if request.processors is None:
+        return
+    ids, bias = np.asarray(request.processors.bias_tokens), np.asarray(request.processors.bias)
+    if (row := _first((ids >= vocab_size).any(axis=1))) is not None:
+        raise ValueError(
+            f"row {row} biases or bans token {ids[row].max()}, the target's vocabulary is 0..{vocab_size - 1}"
+        )
+    stops, waits = np.asarray(request.stop_tokens), np.asarray(request.processors.min_new_tokens) > 0
+    for row in np.flatnonzero(np.isneginf(bias).any(axis=1)):
+        banned = set(ids[row][np.isneginf(bias[row])].tolist())
+        if waits[row]:
+            banned |= {token for token in stops[row].tolist() if 0 <= token < vocab_size}
+        if len(banned) == vocab_size:
+            waiting = " while min_new_tokens forbids its stop tokens" if waits[row] else ""
+            raise ValueError(f"row {row} bans all {vocab_size} tokens{waiting}: nothing is left to sample")
 
 
 def _first(mask: np.ndarray) -> int | None:
