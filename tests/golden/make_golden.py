@@ -79,10 +79,7 @@ def main() -> None:
         inputs = rng.integers(SHARED["vocab_size"], size=(2, 48))
         prompts = [rng.integers(SHARED["vocab_size"], size=n).tolist() for n in (1, 2, 5, 9, 14, 20, 31, 32)]
         write(HERE / name, HERE / name, inputs, prompts, rows=slice(None))
-    for name, folder in {
-        **TARGETS,
-        **{name: DRAFT_MODELS[name] for name in ("draft", "draft-small")},
-    }.items():
+    for name, folder in PAIR.items():
         if folder.is_dir():
             prompts = [load_tokenizer(folder).encode(text).ids for text in PROMPTS]
             shortest = min(map(len, prompts))
