@@ -1,11 +1,14 @@
 import json
 
 import pytest
+from tokenizers import Tokenizer
 
 from specjax.data.tokenizers import (
     END_OF_TEXT,
     check_same_ids,
     load_tokenizer,
+    num_ids,
+    num_shared_ids,
     save_tokenizer,
     train_tokenizer,
 )
@@ -55,6 +58,18 @@ def test_same_size_but_other_ids_are_refused_at_the_first_that_differs(tokenizer
 def test_other_size_is_refused(tokenizer):
     with pytest.raises(ValueError, match=r"id 270 is .*280 tokens.* None for the draft \(270 tokens\)"):
         check_same_ids(tokenizer, train_tokenizer(TEXTS, vocab_size=270))
+
+
+def test_special_tokens_given_on_top_are_no_difference(tokenizer):
+    longer = Tokenizer.from_str(tokenizer.to_str())
+    longer.add_special_tokens(["<|tool|>", "<|image|>"])
+    check_same_ids(tokenizer, longer)
+    check_same_ids(longer, tokenizer)
+    assert (num_ids(longer), num_shared_ids(longer, tokenizer)) == (282, 280)
+    other = Tokenizer.from_str(tokenizer.to_str())
+    other.add_special_tokens(["<|image|>"])
+    with pytest.raises(ValueError, match=r"id 280 is '<\|tool\|>' for the target.*'<\|image\|>' for the"):
+        check_same_ids(longer, other)
 
 
 @pytest.mark.parametrize(("text", "message"), [(None, "no tokenizer.json in"), ("{", "is not JSON")])

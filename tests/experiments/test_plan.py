@@ -2,13 +2,17 @@
 
 import json
 
+import jax
+import numpy as np
 import pytest
-from tiny_pair import TEXTS, save_model
+from tiny_pair import TEXTS, save_model, tiny_config
 
-from experiments import compilation
+from experiments import catalogue, compilation
 from experiments.plan import prepare
 from experiments.settings import SweepSettings
 from specjax.data.tokenizers import train_tokenizer
+from specjax.models import huggingface
+from specjax.models.language_model import from_config, init_params
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +111,36 @@ def test_a_tokenizer_file_that_is_none(tiny, tmp_path, tokenizer):
     folder = save_model(tmp_path / "odd", tokenizer)
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer.json is not a tokenizer" in refusal(tiny | {"targets": (str(folder),)})
+
+
+def test_vocabularies_padded_to_different_sizes(tiny, tmp_path, tokenizer):
+    """The masks reach from the tokenizer, which both share, to the end of either model's rows."""
+    paths = []
+    for name, rows in (("target", 304), ("draft", 288)):
+        config = tiny_config(rows, hidden_size=8, num_layers=1)
+        shapes = jax.eval_shape(lambda config=config: init_params(config, 0))
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        huggingface.save(tmp_path / name, from_config(config), zeros, tokenizer)
+        paths.append(str(tmp_path / name))
+    plan = prepare(SweepSettings(**tiny | {"targets": paths[:1], "drafters": paths[1:]}))
+    target, draft = plan.targets[paths[0]], plan.draft_models[paths[1]]
+    assert (target.model.vocab_size, target.model.num_ids) == (304, 280)
+    assert (draft.model.vocab_size, draft.model.num_ids) == (288, 280)
+    drafter = catalogue.make_drafter(paths[1], target, plan.draft_models).drafter
+    assert (drafter.vocab_size, drafter.num_ids) == (304, 280)
+
+
+def test_groups_take_turns(tiny, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    kinds = ["qa", "qa", "math", "qa", "code"]
+    lines = [{"prompt": f"x = {i}", "id": str(i), "category": kind} for i, kind in enumerate(kinds)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    tiny |= {"prompts": str(path), "prompt_groups": ("math", "qa"), "num_prompts": 3}
+    assert [prompt.id for prompt in prepare(SweepSettings(**tiny)).prompts] == ["2", "0", "1"]
+    assert "holds 4; add --config.num_prompts=4" in refusal(tiny | {"num_prompts": 5})
+    empty = refusal(tiny | {"prompt_groups": ("math", "rag")})
+    assert empty == "prompts: the group 'rag' is empty; there are code, math, qa"
+
+
+def test_a_chat_needs_a_template(tiny):
+    assert "config.chat: big states no chat template; nearest is" in refusal(tiny | {"chat": True})
