@@ -9,6 +9,7 @@ from typing import Any
 from experiments import catalogue
 from experiments.cells import Cell, cell_id
 from experiments.plan import Plan
+from experiments.settings import PROCESSORS
 from specjax.analysis.metrics import summarize
 from specjax.analysis.records import Costs, PromptRecord
 from specjax.sampling import GREEDY_BELOW
@@ -36,7 +37,7 @@ def identity(cell: Cell, plan: Plan) -> Row:
         "lossless": catalogue.RULES[cell.rule](settings).lossless,
         "gamma": cell.gamma,
         "temperature": cell.temperature,
-        **{key: getattr(settings, key) for key in (*_SAMPLING, *_RUN)},
+        **{key: getattr(settings, key) for key in (*_SAMPLING, *PROCESSORS, *_RUN)},
         "mesh": list(settings.mesh),
         "prompts_hash": plan.prompts_hash,
         "category": plan.category,

@@ -15,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.catalogue import LoadedDrafter, LoadedModel
-from experiments.settings import SweepSettings
+from experiments.settings import PROCESSORS, SweepSettings
 from specjax.analysis import trace
 from specjax.analysis.records import PromptRecord
 from specjax.analysis.trace import DecodeTrace
 from specjax.decoding.generate import decode_donated, prefill
 from specjax.decoding.program import Program, buffer_length
+from specjax.processors import make_processors
 from specjax.sharding import mesh_of, place_batch
-from specjax.types import DecodeState, Params, Request, Rule, make_request
+from specjax.types import DecodeState, Params, ProcessorParams, Request, Rule, make_request
 
 SMALLEST_PROMPT_BUCKET = 128
 
@@ -95,8 +96,18 @@ def request_for(
         top_k=settings.top_k,
         top_p=settings.top_p,
         min_p=settings.min_p,
+        processors=processors_for(settings),
         stop_tokens=list(stop_tokens) if settings.stop_at_eos else (),
     )
+
+
+def processors_for(settings: SweepSettings) -> ProcessorParams | None:
+    """None where every setting is its default: then nothing of them is compiled in."""
+    neutral = SweepSettings()
+    changed = {key: getattr(settings, key) for key in PROCESSORS}
+    if all(value == getattr(neutral, key) for key, value in changed.items()):
+        return None
+    return make_processors(**changed | {"logit_bias": dict(settings.logit_bias)})
 
 
 def make_program(

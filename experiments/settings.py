@@ -18,6 +18,14 @@ import numbers
 from typing import Any
 
 AXES = ("targets", "drafters", "rules", "gammas", "temperatures")
+PROCESSORS = (
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "banned_tokens",
+    "min_new_tokens",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +44,13 @@ class SweepSettings:
     top_k: int = 0  # 0 keeps all
     top_p: float = 1.0  # 1 keeps all
     min_p: float = 0.0  # 0 keeps all
+    # Logit processors, see specjax/processors.py; at these defaults none is compiled in
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # pairs (token id, added to its score)
+    banned_tokens: tuple[int, ...] = ()
+    min_new_tokens: int = 0  # no stop before
     lenience: float = 1.0  # of the rejection rule; below 1 is lossy
     seed: int = 0
     # Prompts
@@ -107,6 +122,23 @@ def _normalised(s: SweepSettings) -> dict[str, Any]:
         "top_k": _whole("top_k", s.top_k, minimum=0, maximum=2**31 - 1),
         "top_p": _real("top_p", s.top_p, lambda p: 0 < p <= 1, "in (0, 1]; 1 keeps all"),
         "min_p": _real("min_p", s.min_p, lambda p: 0 <= p < 1, "in [0, 1); 0 keeps all"),
+        "repetition_penalty": _real(
+            "repetition_penalty", s.repetition_penalty, lambda x: x > 0, "above 0; 1 is none"
+        ),
+        "presence_penalty": _real(
+            "presence_penalty", s.presence_penalty, lambda _: True, "that is finite; 0 is none"
+        ),
+        "frequency_penalty": _real(
+            "frequency_penalty", s.frequency_penalty, lambda _: True, "that is finite; 0 is none"
+        ),
+        "logit_bias": tuple(_bias(pair) for pair in _tuple("logit_bias", s.logit_bias)),
+        "banned_tokens": tuple(_token("banned_tokens", t) for t in _tuple("banned_tokens", s.banned_tokens)),
+        "min_new_tokens": _whole(
+            "min_new_tokens",
+            s.min_new_tokens,
+            minimum=0,
+            maximum=_whole("max_new_tokens", s.max_new_tokens, minimum=1),
+        ),
         "lenience": _real("lenience", s.lenience, lambda x: 0 < x <= 1, "in (0, 1]; 1 is lossless"),
         "seed": _whole("seed", s.seed, minimum=0),
         "stop_at_eos": _switch("stop_at_eos", s.stop_at_eos),
@@ -177,6 +209,18 @@ def _real(key: str, value: Any, valid: Any, words: str) -> float:
     if not _finite(value) or not valid(value):
         raise ValueError(f"config.{key}: {value!r} must be a number {words}")
     return float(value) + 0.0  # -0.0 is 0.0
+
+
+def _token(key: str, value: Any) -> int:
+    return _whole(key, value, minimum=0, maximum=2**31 - 1)
+
+
+def _bias(pair: Any) -> tuple[int, float]:
+    if len(_tuple("logit_bias", pair)) != 2:
+        raise ValueError(f"config.logit_bias: {pair!r} is not a pair of a token id and what its score gains")
+    return _token("logit_bias", pair[0]), _real(
+        "logit_bias", pair[1], lambda _: True, "that is finite; banned_tokens bans"
+    )
 
 
 def _temperature(key: str, value: Any) -> float:

@@ -58,18 +58,18 @@ def _check_processors(request: Request, vocab_size: int) -> None:
     if request.processors is None:
         return
     ids, bias = np.asarray(request.processors.bias_tokens), np.asarray(request.processors.bias)
-    if (row := _first((ids >= vocab_size).any(axis=1))) is not None:
+    if (row := _first(np.asarray((ids >= vocab_size).any(axis=1)))) is not None:
         raise ValueError(
             f"row {row} biases or bans token {ids[row].max()}, the target's vocabulary is 0..{vocab_size - 1}"
         )
     stops, waits = np.asarray(request.stop_tokens), np.asarray(request.processors.min_new_tokens) > 0
-    for row in np.flatnonzero(np.isneginf(bias).any(axis=1)):
-        banned = set(ids[row][np.isneginf(bias[row])].tolist())
-        if waits[row]:
-            banned |= {token for token in stops[row].tolist() if 0 <= token < vocab_size}
+    for at in range(len(ids)):
+        banned = set(ids[at][np.isneginf(bias[at])].tolist())
+        if waits[at]:
+            banned |= {token for token in stops[at].tolist() if 0 <= token < vocab_size}
         if len(banned) == vocab_size:
-            waiting = " while min_new_tokens forbids its stop tokens" if waits[row] else ""
-            raise ValueError(f"row {row} bans all {vocab_size} tokens{waiting}: nothing is left to sample")
+            waiting = " while min_new_tokens forbids its stop tokens" if waits[at] else ""
+            raise ValueError(f"row {at} bans all {vocab_size} tokens{waiting}: nothing is left to sample")
 
 
 def _first(mask: np.ndarray) -> int | None:

@@ -30,3 +30,13 @@ def test_seeds_belong_to_prompts_not_to_places_in_a_batch():
     assert np.array_equal(key(alone[3], 0), key(paired[1], 1))
     assert not np.array_equal(key(alone[3], 0), key(alone[2], 0))
     assert not np.array_equal(key(alone[3], 0), key(alone[3], 0, repeat=1))
+
+
+def test_processors_reach_every_row_and_cost_nothing_by_default():
+    batch = make_batches([[1, 2], [3]], 2)[0]
+    request = lambda **changes: request_for(batch, SweepSettings(**changes), 0.0, [9])
+    assert request().processors is None
+    processors = request(frequency_penalty=0.5, logit_bias=((4, 1.5),), banned_tokens=(7,)).processors
+    np.testing.assert_array_equal(processors.frequency_penalty, [0.5, 0.5])
+    np.testing.assert_array_equal(processors.bias_tokens, [[4, 7]] * 2)
+    np.testing.assert_array_equal(processors.bias, [[1.5, -np.inf]] * 2)

@@ -53,6 +53,14 @@ def test_numbers_are_normalised_so_that_equal_settings_are_one_cell():
         ("mesh", (1,), "takes two"),
         ("mesh", (0, 1), "mesh: 0 is below 1"),
         ("drafters", (3,), "not a name"),
+        ("repetition_penalty", 0, "repetition_penalty: 0 must be a number above 0"),
+        ("presence_penalty", math.inf, "presence_penalty: inf must be a number"),
+        ("frequency_penalty", "high", "frequency_penalty: 'high'"),
+        ("logit_bias", ((5, 1.0, 2),), "is not a pair of a token id and what its score gains"),
+        ("logit_bias", ((5, -math.inf),), "banned_tokens bans"),
+        ("banned_tokens", (-1,), "banned_tokens: -1 is below 0"),
+        ("banned_tokens", 7, "is not a list"),
+        ("min_new_tokens", 65, "min_new_tokens: 65 is above 64, the largest valid value"),
     ],
 )
 def test_bad_values_are_refused_in_one_line(field, value, told):
