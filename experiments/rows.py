@@ -10,6 +10,7 @@ from experiments import catalogue
 from experiments.cells import Cell, cell_id
 from experiments.plan import Plan
 from experiments.settings import PROCESSORS
+from specjax.analysis.groups import by_group
 from specjax.analysis.metrics import summarize
 from specjax.analysis.records import Costs, PromptRecord
 from specjax.sampling import GREEDY_BELOW
@@ -63,6 +64,7 @@ def finished_row(
     row |= summarize(records, costs, batch_size=plan.settings.batch_size)
     comparable = cell.is_baseline or cell.temperature < GREEDY_BELOW or cell.rule == "coupled"
     return row | {
+        "by_group": by_group(records),
         "identical_to_baseline": sum(identical) if comparable else None,
         "num_decodes": len(records),
         "compile_seconds": compile_seconds,

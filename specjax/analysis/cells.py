@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import statistics
 from typing import Any
+
+import numpy as np
 
 Row = dict[str, Any]
 
@@ -73,3 +75,14 @@ def cost_curves(rows: Sequence[Row]) -> tuple[dict[int, float], dict[int, float]
     d = {0: 0.0} | {gamma: median(gamma, "proposal_cost_ratio") for gamma in measured}
     v = {1: 1.0} | {gamma + 1: median(gamma, "verify_cost_ratio") for gamma in measured}
     return d, v
+
+
+def linear(curve: Mapping[int, float]) -> Callable[[int], float]:
+    """A cost curve at every number up to the largest measured: linear between its points.
+
+    >>> d = linear({0: 0.0, 4: 0.2})
+    >>> d(1), d(4)
+    (0.05, 0.2)
+    """
+    places = sorted(curve)
+    return lambda x: float(np.interp(x, places, [curve[place] for place in places]))

@@ -11,6 +11,12 @@ DEFINITIONS = {
     "alpha_accept": "Accepted draft tokens over tested ones. For the block and coupled rules it is the rate "
     "of that rule, not the paper's alpha.",
     "alpha_tau": "The alpha at which Equation (1) gives the tokens that were measured.",
+    "alpha of tau": "The alpha at which Equation (1) gives the measured tau if every round drafted gamma "
+    "tokens. It is alpha_tau for a drafter that always does, and lower for one that often has fewer.",
+    "alpha needed": "The alpha at which (1 - a^(gamma+1)) / (1 - a) is the speedup times d(gamma) + "
+    "v(gamma + 1). None where not even alpha = 1, gamma + 1 tokens a round, is enough.",
+    "group": "Prompts of one category. The same definitions, over the group's own prompts; plain decoding of "
+    "those is the group's baseline. No speedup where a batch mixed groups, whose time they share.",
     "c_k": "Acceptance of draft position k among the rounds that tested it, that is, accepted everything "
     "before it. E[tokens] = 1 + c_1 + c_1 c_2 + ...",
     "c": "Time of a draft step over that of a one-token target step.",

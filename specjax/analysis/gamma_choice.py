@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 
-import numpy as np
-
 from specjax.analysis import cells, theory
 from specjax.analysis.cells import Row
 
@@ -74,8 +72,7 @@ def _by_costs(alpha: float, lines: Sequence[Row]) -> tuple[int | None, float | N
     d, v = cells.cost_curves(lines)
     if len(d) == 1:
         return None, None
-    drafting = lambda gamma: float(np.interp(gamma, sorted(d), [d[g] for g in sorted(d)]))
-    scoring = lambda tokens: float(np.interp(tokens, sorted(v), [v[t] for t in sorted(v)]))
+    drafting, scoring = cells.linear(d), cells.linear(v)
     gamma = theory.optimal_gamma(alpha, d=drafting, v=scoring, max_gamma=max(d))
     tau = theory.expected_tokens(alpha, gamma)
     return gamma, float(theory.cost_model_speedup(tau, drafting(gamma), scoring(gamma + 1)))

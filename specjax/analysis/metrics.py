@@ -195,7 +195,7 @@ def _measured(
     sizes = (len(units.rounds), costs.num_repeats if costs else 1)
     points = estimate(*(np.arange(n) for n in sizes))
     intervals = bootstrap(estimate, sizes, seed=seed)
-    line = _fields(names, points, intervals)
+    line = fields(names, points, intervals)
     by_position = slice(len(names), len(names) + buckets[-1])
     line["acceptance_by_position"] = [_number(value) for value in points[by_position]]
     line["acceptance_by_position_ci"] = [_limits(interval) for interval in intervals[by_position]]
@@ -206,14 +206,14 @@ def _costs(costs: Costs | None, gamma: int, seed: int) -> dict[str, Any]:
     """c, d(gamma) and v(gamma + 1), over repeats."""
     names = ["draft_cost_ratio", "proposal_cost_ratio", "verify_cost_ratio"]
     if costs is None:
-        return _fields(names, [np.nan] * 3, [None] * 3)
+        return fields(names, [np.nan] * 3, [None] * 3)
     repeats = np.stack([costs.draft_ratio(gamma), costs.proposal_ratio(gamma), costs.verify_ratio(gamma + 1)])
     estimate = lambda index: np.median(repeats[:, index], axis=-1)
     sizes = (costs.num_repeats,)
-    return _fields(names, estimate(np.arange(costs.num_repeats)), bootstrap(estimate, sizes, seed=seed))
+    return fields(names, estimate(np.arange(costs.num_repeats)), bootstrap(estimate, sizes, seed=seed))
 
 
-def _fields(
+def fields(
     names: Sequence[str], values: Sequence[float] | Float, intervals: Sequence[Interval | None]
 ) -> dict[str, Any]:
     """NAME and NAME_ci of each estimate, as JSON holds them."""

@@ -78,6 +78,12 @@ def errors(value: float, interval: Sequence[float] | None) -> list[list[float]] 
     return [[max(0.0, value - interval[0])], [max(0.0, interval[1] - value)]]
 
 
+def all_errors(values: Sequence[float], intervals: Sequence[Sequence[float] | None]) -> np.ndarray:
+    """The same for many points, [2, N]; NaN, which draws nothing, without an interval."""
+    nothing = [[np.nan], [np.nan]]
+    return np.hstack([errors(value, limits) or nothing for value, limits in zip(values, intervals)])
+
+
 def empty(message: str) -> Figure:
     """A figure that says why there is nothing to see."""
     figure = new_figure(height=1.2)

@@ -7,8 +7,7 @@ fetched. Every string that came from a prompt or an error is escaped.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
-import dataclasses
+from collections.abc import Mapping, Sequence
 import io
 import json
 from pathlib import Path
@@ -19,93 +18,16 @@ import jinja2
 from matplotlib.figure import Figure
 import numpy as np
 
-from specjax.analysis import cells, plots, theory_plots
+from specjax.analysis import cells
+from specjax.analysis.break_even import SPEEDUPS, alphas_needed
 from specjax.analysis.cells import Row
 from specjax.analysis.definitions import DEFINITIONS
+from specjax.analysis.figures import FIGURES
 from specjax.analysis.gamma_choice import choices
+from specjax.analysis.groups import group_tables
 from specjax.analysis.trace import MEANING, DecodeTrace, to_plain, visible
 
 DPI = 130
-
-
-@dataclasses.dataclass(frozen=True)
-class FigureSpec:
-    """A figure of the report and what to see in it."""
-
-    name: str  # file name under figures/, without .png
-    title: str
-    draw: Callable[[Sequence[Row]], Figure]
-    caption: str
-
-
-FIGURES = (
-    FigureSpec(
-        "speedup_by_gamma",
-        "Speedup over gamma",
-        plots.speedup_figure,
-        "Measured speedup with 95 % intervals, and two predictions. Dashed: tau / (d + v) with measured "
-        "costs should run through the points. Dotted: the paper's Theorem 3.8, too high wherever scoring "
-        "gamma + 1 tokens costs more than scoring one.",
-    ),
-    FigureSpec(
-        "speedup_heatmap",
-        "Speedup by gamma and temperature",
-        plots.heatmap_figure,
-        "Blue is faster than plain decoding, red slower. Higher temperatures flatten both laws, which "
-        "usually lowers their overlap and moves the best gamma to the left.",
-    ),
-    FigureSpec(
-        "expected_tokens",
-        "Tokens per round over alpha (Fig. 2 of the paper)",
-        theory_plots.expected_tokens_figure,
-        "Curves: Equation (1), which supposes that positions are accepted independently. A point above its "
-        "curve has acceptances that come in runs, one below it has later positions that are harder.",
-    ),
-    FigureSpec(
-        "optimal_gamma",
-        "Optimal gamma over alpha (Fig. 3 of the paper)",
-        theory_plots.optimal_gamma_figure,
-        "Steps: the best gamma for v = 1 at several draft costs c. Points: the fastest gamma that was "
-        "measured, one for each temperature. Points below the step of their own c show that scoring is "
-        "not free.",
-    ),
-    FigureSpec(
-        "acceptance_by_position",
-        "Acceptance by position",
-        plots.acceptance_figure,
-        "Solid, with its 95 % band: c_k, acceptance of position k once everything before it was accepted. "
-        "Dashed: chance that k drafts or more survive. A flat c_k is what Equation (1) supposes. Positions "
-        f"tested fewer than {plots.MIN_TESTS} times are left out.",
-    ),
-    FigureSpec(
-        "gain_by_position",
-        "What one more point of acceptance is worth",
-        plots.gain_figure,
-        "Tokens a round gains if c_k rises by .01 and nothing else changes. c_1 stands in every prefix "
-        "product, so a better first token is worth most.",
-    ),
-    FigureSpec(
-        "timeline",
-        "Where the time goes (Fig. 5 of the paper)",
-        theory_plots.timeline_figure,
-        "Draft and target calls at their measured costs; numbers are the tokens each target call yields, in "
-        "the measured mean. A longer target call is v(gamma + 1) > 1.",
-    ),
-    FigureSpec(
-        "costs",
-        "What a round costs",
-        plots.costs_figure,
-        "Left: a target step over T tokens. The closer to the dotted line, the more a round may draft for "
-        "nothing. Right: a whole proposal; its slope for a draft model is c.",
-    ),
-    FigureSpec(
-        "memory_traffic",
-        "Memory traffic of the target",
-        theory_plots.memory_figure,
-        "A round reads the target's weights and cache once, whatever it emits, so reads per token fall to "
-        "1 / tau. Where decoding is bound by memory this is the most that drafting can save.",
-    ),
-)
 
 
 def write_report(
@@ -127,10 +49,11 @@ def write_report(
     """
     workdir = epath.Path(workdir)
     (workdir / "figures").mkdir(parents=True, exist_ok=True)
-    images = {spec.name: _png(spec.draw(rows)) for spec in FIGURES}
+    figures = [spec for spec in FIGURES if spec.applies(rows)]
+    images = {spec.name: _png(spec.draw(rows)) for spec in figures}
     for name, image in images.items():
         (workdir / "figures" / f"{name}.png").write_bytes(image)
-    context = _context(rows, traces, environment, title)
+    context = _context(rows, traces, environment, title) | {"figures": figures}
     context["embedded"] = {name: base64.b64encode(image).decode() for name, image in images.items()}
     for name in ("report.md", "report.html"):
         (workdir / name).write_text(
@@ -179,7 +102,9 @@ def _context(
         "num_tokens": sum(row["num_tokens"] for row in done),
         "choices": choices(rows),
         "agreement": agreements and [min(agreements), float(np.median(agreements)), max(agreements)],
-        "figures": FIGURES,
+        "group_tables": group_tables(rows),
+        "alphas_needed": alphas_needed(rows),
+        "speedups": SPEEDUPS,
         "traces": traces,
         "plain_traces": [to_plain(trace) for trace in traces],
         "meaning": MEANING,

@@ -226,16 +226,18 @@ def break_even_tau(d: ArrayLike, v: ArrayLike) -> Float:
     return np.asarray(d, np.float64) + np.asarray(v, np.float64)
 
 
-def break_even_alpha(gamma: int, d: float, v: float) -> float:
-    """The alpha above which drafting gamma tokens pays off; above 1 it never does (inf).
+def alpha_needed(speedup: ArrayLike, gamma: ArrayLike, d: ArrayLike, v: ArrayLike) -> Float:
+    """The alpha that makes gamma drafts a round ``speedup`` times as fast: Equation (1) = speedup (d + v).
 
-    >>> [round(break_even_alpha(3, 0.3, v), 2) for v in (1.71, 1.45, 1.36)]
-    [0.55, 0.45, 0.42]
+    At speedup 1 drafting pays. 0 where any alpha will do, NaN where even alpha = 1 will not.
+
+    >>> [alpha_needed([1, 1.5, 2.3], 3, 0.3, v).round(2).tolist() for v in (1.71, 1.36)]
+    [[0.55, 0.81, nan], [0.42, 0.69, 0.97]]
     """
-    tau = float(break_even_tau(d, v))
-    if tau > gamma + 1:
-        return float("inf")
-    return float(alpha_from_tokens(tau, np.eye(gamma + 1)[gamma])) if tau > 1 else 0.0
+    needed = np.asarray(speedup, np.float64) * break_even_tau(d, v)
+    tokens, drafted = np.broadcast_arrays(needed, np.asarray(gamma))
+    alpha = alpha_from_tokens(tokens, np.eye(int(drafted.max()) + 1)[drafted])
+    return np.where(tokens <= 1, 0.0, np.where(tokens <= drafted + 1, alpha, np.nan))
 
 
 def optimal_gamma(

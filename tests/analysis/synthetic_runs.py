@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
+from specjax.analysis.groups import by_group
 from specjax.analysis.metrics import summarize
 from specjax.analysis.records import Costs, PromptRecord
 
@@ -16,6 +19,7 @@ def decode(
     conditional: list[float],
     prompt: int,
     max_gamma: int,
+    category: str = "",
     num_tokens: int = 64,
     round_seconds: float = 0.01,
 ) -> PromptRecord:
@@ -33,6 +37,7 @@ def decode(
     padded[:gamma] = conditional
     return PromptRecord(
         prompt=prompt,
+        category=category,
         num_tokens=num_tokens,
         rounds=rounds,
         buckets=(gamma,),
@@ -68,32 +73,47 @@ DRAFTERS = {
     "prompt_lookup": (0.35, 0.001),
 }  # alpha at T = 0, c
 SLOPE = 0.06  # v(T) = 1 + SLOPE (T - 1)
+GROUPS = {"chat": -0.1, "code": 0.08, "math <|>": 0.0}  # what a group adds to alpha
 
 
-def results(*, gammas: tuple[int, ...] = (1, 3, 7, 11), num_prompts: int = 12) -> list[dict]:
-    """The lines of a sweep: plain decoding, then drafters x temperatures x gammas, and one failed cell."""
+@functools.cache
+def results(
+    *, gammas: tuple[int, ...] = (1, 3, 7, 11), num_prompts: int = 12, groups: tuple[str, ...] = ("code",)
+) -> list[dict]:
+    """The lines of a sweep: plain decoding, then drafters x temperatures x gammas, and one failed cell.
+
+    Made once for all tests: take copies of what you change.
+    """
     rng = np.random.default_rng(0)
     lines = []
+    prompts = [groups[i % len(groups)] for i in range(num_prompts)]
     for temperature in (0.0, 0.6, 1.0):
         lines.append(
-            _line(rng, "none", temperature, 0, [], Costs(target_seconds={1: (TARGET_STEP,)}), num_prompts)
+            _line(rng, "none", temperature, 0, [], Costs(target_seconds={1: (TARGET_STEP,)}), prompts)
         )
         for drafter, (alpha, c) in DRAFTERS.items():
             for gamma in gammas:
                 conditional = [(alpha - 0.08 * temperature) * 0.99**k for k in range(gamma)]
                 measured = costs(rng, c=c, slope=SLOPE, gammas=(gamma,))
-                lines.append(_line(rng, drafter, temperature, gamma, conditional, measured, num_prompts))
+                lines.append(_line(rng, drafter, temperature, gamma, conditional, measured, prompts))
     broken = {"pair": "target+draft", "drafter": "draft", "gamma": 15, "temperature": 0.0}
     return [*lines, broken | {"acceptance": "rejection", "status": "failed", "error": "OutOfMemory: <15>"}]
 
 
-def _line(rng, drafter, temperature, gamma, conditional, measured, num_prompts) -> dict:
+def _line(rng, drafter, temperature, gamma, conditional, measured, prompts) -> dict:
     c = DRAFTERS[drafter][1] if drafter in DRAFTERS else 0.0
     # 4 % of a round is overhead that the cost model does not know.
     round_seconds = TARGET_STEP * (c * gamma + 1 + SLOPE * gamma) * (1.04 if gamma else 1.0)
     records = [
-        decode(rng, conditional=conditional, prompt=i, max_gamma=11, round_seconds=round_seconds)
-        for i in range(num_prompts)
+        decode(
+            rng,
+            conditional=[c + GROUPS[group] * (len(set(prompts)) > 1) for c in conditional],
+            prompt=i,
+            max_gamma=11,
+            category=group,
+            round_seconds=round_seconds,
+        )
+        for i, group in enumerate(prompts)
     ]
     identity = {
         "pair": f"target+{drafter}",
@@ -107,4 +127,4 @@ def _line(rng, drafter, temperature, gamma, conditional, measured, num_prompts) 
         "status": "ok",
         "error": None,
     }
-    return identity | summarize(records, measured)
+    return identity | summarize(records, measured) | {"by_group": by_group(records)}

@@ -114,12 +114,20 @@ def test_optimal_gamma_takes_one_kind_of_draft_cost():
         theory.optimal_gamma(0.5)
 
 
-def test_break_even_is_where_the_speedup_is_one():
-    alpha = theory.break_even_alpha(3, 0.3, 1.45)
-    tau = theory.expected_tokens(alpha, 3)
-    assert theory.cost_model_speedup(tau, 0.3, 1.45) == pytest.approx(1)
-    assert theory.break_even_alpha(1, 0.5, 2.0) == float("inf")
-    assert theory.break_even_alpha(3, 0.0, 1.0) == 0.0
+def test_the_alpha_needed_gives_the_speedup_it_was_asked_for():
+    speedups, gammas, d = np.array([[1.0], [1.5], [2.0]]), np.array([3, 7, 15]), np.array([0.3, 0.7, 1.5])
+    alphas = theory.alpha_needed(speedups, gammas, d, 1.45)
+    reached = theory.cost_model_speedup(theory.expected_tokens(alphas, gammas), d, 1.45)
+    np.testing.assert_allclose(reached, np.broadcast_to(speedups, (3, 3)), rtol=1e-9)
+    assert np.all(np.diff(alphas, axis=0) > 0)
+
+
+def test_the_alpha_needed_at_its_ends():
+    assert np.isnan(theory.alpha_needed(1, 1, 0.5, 2.0))  # 2 tokens a round do not pay for 2.5
+    assert theory.alpha_needed(2, 3, 0.5, 1.5) == pytest.approx(1)  # 4 tokens pay for 2 x 2 exactly
+    assert theory.alpha_needed(1, 3, 0.0, 1.0) == 0.0
+    assert theory.alpha_needed(1, 0, 0.0, 1.0) == 0.0 and np.isnan(theory.alpha_needed(1.5, 0, 0.0, 1.0))
+    assert np.isnan(theory.alpha_needed(1, 3, np.nan, 1.0))
 
 
 @pytest.mark.parametrize(

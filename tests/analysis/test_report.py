@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 
 import pytest
-from synthetic_runs import results
+from synthetic_runs import GROUPS, results
 
 from specjax.analysis import cells
+from specjax.analysis.figures import FIGURES
 from specjax.analysis.gamma_choice import choices
-from specjax.analysis.report import FIGURES, write_report
+from specjax.analysis.report import write_report
 from specjax.analysis.trace import DecodeTrace, Piece, TraceLine
 
 SECTIONS = (
     "Cells",
     "Which gamma",
+    "By group",
+    "What alpha pays",
     "Predicted and measured",
     "Figures",
     "Decodes",
@@ -26,7 +29,7 @@ ATTACK = "<script>alert('|')</script>"
 
 @pytest.fixture(scope="module")
 def rows():
-    return results(gammas=(1, 3, 7))
+    return results(gammas=(1, 3, 7), groups=tuple(GROUPS))
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +143,15 @@ def test_labels_name_pair_and_rule_only_where_they_differ():
 
 def test_a_sweep_without_drafters_or_costs_still_reports(rows, tmp_path):
     write_report(tmp_path, [row for row in rows if row["drafter"] == "none"], [], {})
-    assert "No finished cell with a drafter" in (tmp_path / "report.md").read_text()
+    report = (tmp_path / "report.md").read_text()
+    assert "No finished cell with a drafter" in report
+    assert "By group" not in report and not (tmp_path / "figures" / "groups.png").exists()
     predicted = ("draft_cost_ratio", "proposal_cost_ratio", "verify_cost_ratio")
     predicted += ("speedup_leviathan", "speedup_cost_model")
     blank = {key: None for name in predicted for key in (name, f"{name}_ci")}
-    write_report(tmp_path, [row | blank for row in rows[:5]], [], {})
-    assert "No costs were measured" in (tmp_path / "report.html").read_text()
+    # Lines from before groups were told apart have no such field.
+    older = [{key: value for key, value in row.items() if key != "by_group"} for row in rows[:5]]
+    write_report(tmp_path, [row | blank for row in older], [], {})
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("No costs were measured") == 2
+    assert "by-group" not in page and page.count("<h2") == len(SECTIONS) - 1

@@ -1,0 +1,114 @@
+"""The figures of a report: what draws each, and what to see in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import dataclasses
+
+from matplotlib.figure import Figure
+
+from specjax.analysis import break_even_plots, group_plots, plots, theory_plots
+from specjax.analysis.cells import Row
+from specjax.analysis.groups import group_tables
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureSpec:
+    """A figure of the report and what to see in it."""
+
+    name: str  # file name under figures/, without .png
+    title: str
+    draw: Callable[[Sequence[Row]], Figure]
+    caption: str
+    section: str = "Figures"
+    applies: Callable[[Sequence[Row]], bool] = lambda rows: True
+
+
+FIGURES = (
+    FigureSpec(
+        "speedup_by_gamma",
+        "Speedup over gamma",
+        plots.speedup_figure,
+        "Measured speedup with 95 % intervals, and two predictions. Dashed: tau / (d + v) with measured "
+        "costs should run through the points. Dotted: the paper's Theorem 3.8, too high wherever scoring "
+        "gamma + 1 tokens costs more than scoring one.",
+    ),
+    FigureSpec(
+        "speedup_heatmap",
+        "Speedup by gamma and temperature",
+        plots.heatmap_figure,
+        "Blue is faster than plain decoding, red slower. Higher temperatures flatten both laws, which "
+        "usually lowers their overlap and moves the best gamma to the left.",
+    ),
+    FigureSpec(
+        "expected_tokens",
+        "Tokens per round over alpha (Fig. 2 of the paper)",
+        theory_plots.expected_tokens_figure,
+        "Curves: Equation (1), which supposes that positions are accepted independently. A point above its "
+        "curve has acceptances that come in runs, one below it has later positions that are harder.",
+    ),
+    FigureSpec(
+        "optimal_gamma",
+        "Optimal gamma over alpha (Fig. 3 of the paper)",
+        theory_plots.optimal_gamma_figure,
+        "Steps: the best gamma for v = 1 at several draft costs c. Points: the fastest gamma that was "
+        "measured, one for each temperature. Points below the step of their own c show that scoring is "
+        "not free.",
+    ),
+    FigureSpec(
+        "acceptance_by_position",
+        "Acceptance by position",
+        plots.acceptance_figure,
+        "Solid, with its 95 % band: c_k, acceptance of position k once everything before it was accepted. "
+        "Dashed: chance that k drafts or more survive. A flat c_k is what Equation (1) supposes. Positions "
+        f"tested fewer than {plots.MIN_TESTS} times are left out.",
+    ),
+    FigureSpec(
+        "gain_by_position",
+        "What one more point of acceptance is worth",
+        plots.gain_figure,
+        "Tokens a round gains if c_k rises by .01 and nothing else changes. c_1 stands in every prefix "
+        "product, so a better first token is worth most.",
+    ),
+    FigureSpec(
+        "timeline",
+        "Where the time goes (Fig. 5 of the paper)",
+        theory_plots.timeline_figure,
+        "Draft and target calls at their measured costs; numbers are the tokens each target call yields, in "
+        "the measured mean. A longer target call is v(gamma + 1) > 1.",
+    ),
+    FigureSpec(
+        "costs",
+        "What a round costs",
+        plots.costs_figure,
+        "Left: a target step over T tokens. The closer to the dotted line, the more a round may draft for "
+        "nothing. Right: a whole proposal; its slope for a draft model is c.",
+    ),
+    FigureSpec(
+        "memory_traffic",
+        "Memory traffic of the target",
+        theory_plots.memory_figure,
+        "A round reads the target's weights and cache once, whatever it emits, so reads per token fall to "
+        "1 / tau. Where decoding is bound by memory this is the most that drafting can save.",
+    ),
+    FigureSpec(
+        "groups",
+        "Acceptance and speedup by group of prompts",
+        group_plots.group_figure,
+        "Each drafter at the gamma that is fastest over all prompts. Intervals are of 95 % over the prompts "
+        "of the group, and rough where these are few. The vertical line is plain decoding.",
+        section="By group",
+        applies=lambda rows: bool(group_tables(rows)),
+    ),
+    FigureSpec(
+        "alpha_needed",
+        "Alpha needed and measured",
+        break_even_plots.alpha_needed_figure,
+        "Curves: the alpha at which Equation (1) makes up for d + v, at the drafter's median costs, linear "
+        "between the gammas that were measured; in the red area drafting slows down, and a curve ends where "
+        "alpha = 1 is not enough. Filled: alpha_overlap. Hollow: the alpha at which Equation (1) gives the "
+        "measured tau; lower where rounds drafted fewer than gamma tokens or later positions are harder, "
+        "higher where acceptances come in runs.",
+        section="What alpha pays",
+    ),
+)
