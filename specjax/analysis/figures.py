@@ -96,8 +96,8 @@ FIGURES = (
         "Acceptance and speedup by group of prompts",
         group_plots.group_figure,
         "Each drafter at the gamma that is fastest over all prompts. Intervals are of 95 % over the prompts "
-        "of the group, and rough where these are few: of two prompts, their range. The vertical line is plain "
-        "decoding.",
+        "of the group, and rough where these are few: of two prompts, their range. The vertical line is "
+        "plain decoding.",
         section="By group",
         applies=lambda rows: bool(group_tables(rows)),
     ),
