@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import sampling
+from specjax import processors, sampling
 from specjax.acceptance import Coupled
+from specjax.decoding.warping import active_in, warp_of
 from specjax.models.language_model import LanguageModel
-from specjax.types import DecodeState, Params, Request
+from specjax.types import PADDING, DecodeState, Params, Request, make_request
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,9 +57,17 @@ def margin(
     tokens = jnp.asarray(token_rows(expected)[row][:at])
     logits = model.apply(params, tokens, model.init_cache(at)).logits[-1]
     request = jax.tree.map(lambda x: x[row], request)
-    scores = logits
-    if request.sampling.temperature >= sampling.GREEDY_BELOW:
+    emitted = tokens[request.prompt_length :]
+    history = processors.start_history(tokens, request.prompt_length, model.vocab_size)
+    history = processors.extend_history(history, emitted, jnp.int32(emitted.shape[0]))
+    warp = warp_of(request, active_in(request), history, jnp.int32(at))
+    # At temperature 1 and without filters log p is the processed logits, up to a constant.
+    unwarped = make_request(prompt_length=[1], max_new_tokens=0, seed=0, temperature=1.0).sampling
+    greedy = request.sampling.temperature < sampling.GREEDY_BELOW
+    own = jax.tree.map(lambda x: x[0], unwarped) if greedy else request.sampling
+    scores = jnp.log(warp(logits[None], jnp.full((1, 0), PADDING), own)[0])
+    if not greedy:
         _, noise = Coupled().noise(request.key, jnp.int32(0), jnp.int32(at), 0, model.vocab_size)
-        scores = jnp.log(sampling.warp(logits[None], request.sampling)[0]) - jnp.log(noise[0])
+        scores -= jnp.log(noise[0])
     best = np.sort(np.asarray(scores))[-2:]
     return float(best[1] - best[0])

@@ -19,6 +19,7 @@ from specjax.decoding.program import Program
 from specjax.drafters.model import ModelDrafter
 from specjax.models.decoder import DecoderConfig
 from specjax.models.language_model import from_config, init_params
+from specjax.processors import make_processors
 from specjax.types import make_request
 
 MAX_LEN, HEADS, HEAD_DIM = 77, 2, 16  # sizes that no other array of the loop has
@@ -103,7 +104,7 @@ def _pair():
     return from_config(config), jax.eval_shape(lambda: init_params(config, 0))
 
 
-def _optimized(batch: int, gammas: tuple[int, ...]) -> str:
+def _optimized(batch: int, gammas: tuple[int, ...], **settings) -> str:
     model, params = _pair()
     program = Program(
         target=model,
@@ -113,7 +114,7 @@ def _optimized(batch: int, gammas: tuple[int, ...]) -> str:
         gammas=gammas,
         max_gamma=gammas[-1],
     )
-    request = make_request(prompt_length=[4] * batch, max_new_tokens=8, seed=0, temperature=0.5)
+    request = make_request(prompt_length=[4] * batch, max_new_tokens=8, seed=0, temperature=0.5, **settings)
     state = jax.eval_shape(
         functools.partial(prefill, program), (params, params), jnp.ones((batch, 4), jnp.int32), request
     )
@@ -126,6 +127,12 @@ def test_no_cache_sized_copy_in_the_loop(batch, gammas):
     shape = f"f32[{batch},{HEADS},{MAX_LEN},{HEAD_DIM}]"
     assert shape in hlo
     assert _copies_in_loops(hlo, shape) == []
+
+
+def test_processors_copy_no_cache_either():
+    hlo = _optimized(3, (3,), processors=make_processors(repetition_penalty=1.3, banned_tokens=[7]))
+    shape = f"f32[3,{HEADS},{MAX_LEN},{HEAD_DIM}]"
+    assert shape in hlo and _copies_in_loops(hlo, shape) == []
 
 
 def test_a_loop_that_copies_is_caught():

@@ -14,7 +14,7 @@ from specjax.drafters.ngram import NgramDrafter, fit_bigram
 from specjax.drafters.prompt_lookup import PromptLookup
 from specjax.models.table import TableLM
 from specjax.processors import make_processors
-from specjax.testing.parity import divergences, token_rows
+from specjax.testing.parity import Divergence, divergences, margin, token_rows
 from specjax.types import make_request
 
 V, GAMMA, NEW, STOP = 7, 4, 20, 6
@@ -131,6 +131,18 @@ def test_coupled_text_is_plain_decodings(name):
     greedy = decode(DRAFTERS[name], Coupled(), GREEDY)
     assert [row.tolist() for row in token_rows(greedy)] == BY_HAND
     assert decode_donated._cache_size() == compiled
+
+
+def test_margins_are_those_of_processed_scores():
+    """At the second token of the row of bias: its two best biased scores; sampled rows have noise besides."""
+    state = autoregressive(TARGET, TARGET_PARAMS, PROMPT, GREEDY, rule=Coupled(), max_len=MAX_LEN)
+    row, at = 4, PROMPT.shape[1] + 1
+    tokens, bias = BY_HAND[row], ROWS[row][3]
+    scores = TABLE[tokens[at - 2], tokens[at - 1]] + np.array([bias.get(token, 0.0) for token in range(V)])
+    found = Divergence(row=row, position=at, expected=0, got=0)
+    gap = margin(TARGET, TARGET_PARAMS, GREEDY, state, found)
+    assert gap == pytest.approx(np.diff(np.sort(scores))[-1], abs=1e-4)
+    assert margin(TARGET, TARGET_PARAMS, SAMPLED, state, found) != pytest.approx(gap, abs=1e-2)
 
 
 def test_the_history_holds_accepted_tokens_only():
