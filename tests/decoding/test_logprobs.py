@@ -9,7 +9,7 @@ import pytest
 
 from specjax import sampling
 from specjax.acceptance import Coupled, Rejection
-from specjax.decoding import Program, buffer_length, generate
+from specjax.decoding import Program, autoregressive, buffer_length, generate
 from specjax.drafters.model import ModelDrafter
 from specjax.models.table import TableLM
 from specjax.processors import make_processors
@@ -41,17 +41,21 @@ PLAIN, PENALISED = (
 
 @functools.cache
 def decode(rule, drafted, penalised=False, logprobs=True):
+    request = PENALISED if penalised else PLAIN
+    if not drafted:
+        return autoregressive(
+            TARGET, TARGET_PARAMS, PROMPTS, request, rule=rule, max_len=MAX_LEN, logprobs=logprobs
+        )
     program = Program(
         target=TARGET,
-        drafter=ModelDrafter(model=DRAFT) if drafted else None,
+        drafter=ModelDrafter(model=DRAFT),
         rule=rule,
-        gammas=(GAMMA,) if drafted else (0,),
+        gammas=(GAMMA,),
         max_gamma=GAMMA,
         max_len=MAX_LEN,
         logprobs=logprobs,
     )
-    params = (TARGET_PARAMS, DRAFT_PARAMS if drafted else ())
-    return generate(program, params, PROMPTS, PENALISED if penalised else PLAIN)
+    return generate(program, (TARGET_PARAMS, DRAFT_PARAMS), PROMPTS, request)
 
 
 @functools.cache
