@@ -39,4 +39,4 @@ def outer_layers(num_layers: int) -> tuple[int, ...]:
     (0, 1, 4, 5)
     """
     third = -(-num_layers // 3)
-    return (*range(third), *range(num_layers - third, num_layers))
+    return (*range(third), *range(max(third, num_layers - third), num_layers))

@@ -1,0 +1,94 @@
+"""From a target to a draft of its own: responses, distillation, a sweep with the result."""
+
+import io
+import json
+
+from etils import epath
+import pytest
+import rich.console
+
+from experiments import catalogue, distill, respond
+from experiments.plan import prepare
+from experiments.settings import SweepSettings
+
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def console():
+    return rich.console.Console(file=io.StringIO(), width=200)
+
+
+@pytest.fixture(scope="module")
+def chat_target(pair, tmp_path_factory):
+    """The tiny target with a chat template."""
+    folder = epath.Path(tmp_path_factory.mktemp("chat") / "big")
+    epath.Path(pair[0]).copy(folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return str(folder)
+
+
+def respond_settings(target, prompts):
+    return {
+        "target": target,
+        "prompts": prompts,
+        "code_prompts": 0,
+        "max_prompt_tokens": 60,
+        "temperatures": (0.0, 1.0),
+        "max_new_tokens": 8,
+        "batch_size": 2,
+        "num_tokens": 10**6,
+        "seed": 0,
+    }
+
+
+@pytest.fixture(scope="module")
+def responses(chat_target, prompts_file, tmp_path_factory):
+    workdir = epath.Path(tmp_path_factory.mktemp("responses"))
+    respond.run(respond_settings(chat_target, prompts_file), workdir, console())
+    assert len(list(workdir.glob("responses-*.jsonl"))) > 1
+    return workdir
+
+
+def distill_settings(target, responses):
+    return {
+        "target": target,
+        "responses": str(responses),
+        "held_out_files": 1,
+        "vocab_size": 200,
+        "layers": (0,),
+        "export": "",
+        "steps": 3,
+        "batch_size": 2,
+        "context": 16,
+        "learning_rate": 1e-3,
+        "warmup_steps": 1,
+        "checkpoint_every": 2,
+        "evaluate_every": 2,
+        "evaluation_batches": 1,
+    }
+
+
+def test_a_draft_from_responses_drafts_in_a_sweep(chat_target, responses, prompts_file, tmp_path):
+    workdir = epath.Path(tmp_path / "draft")
+    distill.run(distill_settings(chat_target, responses), workdir, console())
+    log = (workdir / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in log] == [1, 2, 3]
+    export = str(workdir / "export")
+    settings = SweepSettings(
+        targets=(chat_target,), drafters=("none", export, "layer_skip"), prompts=prompts_file, num_prompts=1
+    )
+    plan = prepare(settings)
+    target, draft = plan.targets[chat_target], plan.draft_models[export]
+    assert draft.model.vocab_size == target.model.vocab_size > draft.model.inner.vocab_size == 200
+    drafter = catalogue.make_drafter("layer_skip", target, plan.draft_models).drafter
+    assert drafter.model.config.num_hidden_layers <= target.model.config.num_hidden_layers
+
+
+def test_responses_need_a_chat_template(pair, prompts_file, tmp_path):
+    with pytest.raises(ValueError, match="states no chat template"):
+        respond.run(respond_settings(pair[0], prompts_file), epath.Path(tmp_path), console())
+
+
+def test_distillation_needs_responses(chat_target, tmp_path):
+    with pytest.raises(ValueError, match=r"config\.responses: 0 files responses-\*\.jsonl"):
+        distill.run(distill_settings(chat_target, tmp_path), epath.Path(tmp_path), console())
