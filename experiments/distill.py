@@ -122,7 +122,7 @@ def _export(
     figures = "".join(f"- {name.replace('_', ' ')}: {value}\n" for name, value in summary.items())
     (folder / "README.md").write_text(
         "A draft model that knows the most frequent ids of its target's vocabulary, cut out of\n"
-        f"{checkpoint.where} and distilled by `python -m experiments.distill`; bfloat16 weights.\n\n{figures}"
+        f"{checkpoint.identity} and distilled by `python -m experiments.distill`; bfloat16 weights.\n\n{figures}"
     )
     (folder / "summary.json").write_text(json.dumps(summary) + "\n")
 
