@@ -5,6 +5,11 @@ responses of its own (configs/respond_smollm2.py) towards the laws of the featur
 
 COMMAND  python -m experiments.distill --config=configs/train_draft_smollm2.py \\
              --config.responses=runs/responses --workdir=runs/draft_smollm2
+COST     35 minutes on two cores (1,600 steps of 3,072 tokens; 9 passes over 336,981 response tokens)
+RESULT   held-out responses, temperatures 0, .7 and 1 together, after 200 / 400 / 800 / 1,200 / 1,600 steps:
+         most likely token equal .379 / .421 / .467 / .479 / .485, overlap sum min(p, q) .372 / .413 / .467 /
+         .484 / .490, KL(p || q) 2.27 / 2.01 / 1.72 / 1.67 / 1.67 nats; from 1,000 steps on the training loss
+         alone falls, so more responses would help and more steps would not
 """
 
 from __future__ import annotations
