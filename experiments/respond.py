@@ -9,9 +9,6 @@ on disk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-import dataclasses
-
 from absl import app, flags
 from etils import epath
 import jax
@@ -20,15 +17,7 @@ import rich.console
 import rich.progress
 
 from experiments import launch
-from experiments.catalogue import source_of
-from specjax.data.code_prompts import code_prompts
-from specjax.data.corpora import standard_library
-from specjax.data.prompts import Prompt, read_jsonl
-from specjax.models import huggingface
-from specjax.models.checkpoint import Checkpoint
-from specjax.models.sources import open_checkpoint
-from specjax.training.checkpoints import claim_workdir
-from specjax.training.responses import PromptTokens, Sampling, make_batches, respond
+from experiments.respond_run import run
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/respond_*.py.", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "Holds config.json and responses-NNNNN.jsonl, a file a batch.")
@@ -41,46 +30,6 @@ def main(argv: list[str]) -> None:
         run(launch.read_config(CONFIG).to_dict(), epath.Path(WORKDIR.value), rich.console.Console())
     except ValueError as error:
         launch.fail(str(error))
-
-
-def run(settings: dict, workdir: epath.Path, console: rich.console.Console) -> None:
-    """Samples until ``num_tokens`` response tokens are on disk or the prompts are used up."""
-    if not settings["prompts"] and not settings["code_prompts"]:
-        raise ValueError("config.prompts is empty; it takes a JSONL file")
-    prompts = read_jsonl(settings["prompts"]) if settings["prompts"] else ()
-    if settings["code_prompts"]:
-        prompts += code_prompts(standard_library()[0], settings["code_prompts"])
-    checkpoint = open_checkpoint(source_of(settings["target"], {}))
-    names = [field.name for field in dataclasses.fields(Sampling) if field.name in settings]
-    sampling = Sampling(**{name: settings[name] for name in names})
-    tokens = tokenize(checkpoint, prompts)
-    short = [prompt for prompt in tokens if len(prompt.tokens) <= settings["max_prompt_tokens"]]
-    batches = make_batches(short, sampling)
-    identity = {"weights_sha256": checkpoint.weights_hash(), "num_batches": len(batches)}
-    claim_workdir(workdir, {**dataclasses.asdict(sampling), **identity})
-    model, params = huggingface.load_checkpoint(checkpoint)
-    stops = checkpoint.stop_tokens()
-    goal, written = settings["num_tokens"], 0
-    with rich.progress.Progress(console=console) as bar:
-        task = bar.add_task(f"{len(batches)} batches of {sampling.batch_size}", total=goal)
-        for number, count in enumerate(respond(model, params, batches, sampling, stops, workdir), start=1):
-            written += count
-            description = f"{written:,} response tokens, {number}/{len(batches)} batches"
-            bar.update(task, completed=written, description=description)
-            if not console.is_terminal:
-                console.print(description)
-            if written >= goal:
-                return
-
-
-def tokenize(checkpoint: Checkpoint, prompts: Sequence[Prompt]) -> list[PromptTokens]:
-    """Each prompt as the one message of a conversation. ValueError without a chat template."""
-    template, tokenizer = checkpoint.chat_template(), checkpoint.tokenizer()
-    if template is None:
-        raise ValueError(f"{checkpoint.where} states no chat template; responses are to chat prompts")
-    texts = [template.render([{"role": "user", "content": prompt.text}]) for prompt in prompts]
-    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
-    return [PromptTokens(id=prompt.id, tokens=tuple(e.ids)) for prompt, e in zip(prompts, encodings)]
 
 
 if __name__ == "__main__":

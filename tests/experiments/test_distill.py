@@ -2,12 +2,13 @@
 
 import io
 import json
+import shutil
 
 from etils import epath
 import pytest
 import rich.console
 
-from experiments import catalogue, distill, respond
+from experiments import catalogue, distill_run, respond_run
 from experiments.plan import prepare
 from experiments.settings import SweepSettings
 
@@ -21,8 +22,8 @@ def console():
 @pytest.fixture(scope="module")
 def chat_target(pair, tmp_path_factory):
     """The tiny target with a chat template."""
-    folder = epath.Path(tmp_path_factory.mktemp("chat") / "big")
-    epath.Path(pair[0]).copy(folder)
+    folder = tmp_path_factory.mktemp("chat") / "big"
+    shutil.copytree(pair[0], folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return str(folder)
 
@@ -44,7 +45,7 @@ def respond_settings(target, prompts):
 @pytest.fixture(scope="module")
 def responses(chat_target, prompts_file, tmp_path_factory):
     workdir = epath.Path(tmp_path_factory.mktemp("responses"))
-    respond.run(respond_settings(chat_target, prompts_file), workdir, console())
+    respond_run.run(respond_settings(chat_target, prompts_file), workdir, console())
     assert len(list(workdir.glob("responses-*.jsonl"))) > 1
     return workdir
 
@@ -70,7 +71,7 @@ def distill_settings(target, responses):
 
 def test_a_draft_from_responses_drafts_in_a_sweep(chat_target, responses, prompts_file, tmp_path):
     workdir = epath.Path(tmp_path / "draft")
-    distill.run(distill_settings(chat_target, responses), workdir, console())
+    distill_run.run(distill_settings(chat_target, responses), workdir, console())
     log = (workdir / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in log] == [1, 2, 3]
     export = str(workdir / "export")
@@ -86,9 +87,9 @@ def test_a_draft_from_responses_drafts_in_a_sweep(chat_target, responses, prompt
 
 def test_responses_need_a_chat_template(pair, prompts_file, tmp_path):
     with pytest.raises(ValueError, match="states no chat template"):
-        respond.run(respond_settings(pair[0], prompts_file), epath.Path(tmp_path), console())
+        respond_run.run(respond_settings(pair[0], prompts_file), epath.Path(tmp_path), console())
 
 
 def test_distillation_needs_responses(chat_target, tmp_path):
     with pytest.raises(ValueError, match=r"config\.responses: 0 files responses-\*\.jsonl"):
-        distill.run(distill_settings(chat_target, tmp_path), epath.Path(tmp_path), console())
+        distill_run.run(distill_settings(chat_target, tmp_path), epath.Path(tmp_path), console())
