@@ -3,5 +3,9 @@
 from specjax.acceptance.block import Block
 from specjax.acceptance.coupled import Coupled
 from specjax.acceptance.rejection import Rejection
+from specjax.acceptance.tree_one_hot import OneHotWalk
+from specjax.acceptance.tree_recursive import RecursiveRejection
+from specjax.acceptance.tree_specinfer import SpecInfer
+from specjax.acceptance.tree_traversal import Traversal
 
-__all__ = ["Block", "Coupled", "Rejection"]
+__all__ = ["Block", "Coupled", "OneHotWalk", "RecursiveRejection", "Rejection", "SpecInfer", "Traversal"]

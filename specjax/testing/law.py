@@ -85,7 +85,7 @@ def round_law(rule: Rule, p: Law, drafts: Drafts) -> np.ndarray:
       ValueError: the accept coins are no independent thresholds, so this method does not apply.
     """
     gamma, vocab_size = drafts.tokens.shape[1], p[0].shape[-1]
-    rest = _continuations(p)
+    rest = continuations(p)
     joint = np.zeros((vocab_size,) * (gamma + 1))
     num_accepted, cells, next_law = outcomes(rule, drafts)
     for draft, weight, ns, cell_weights, laws in zip(
@@ -114,7 +114,7 @@ def outcomes(rule: Rule, drafts: Drafts) -> tuple[np.ndarray, np.ndarray, np.nda
     for i in range(gamma):
         threshold = _one_threshold(boundaries[..., index == i], f"{rule}: coin {i}")
         cells *= np.where(bits[:, i], 1 - threshold[:, None] / GRID, threshold[:, None] / GRID)
-    return num_accepted, cells, _law_between(boundaries[..., index == gamma])
+    return num_accepted, cells, law_between(boundaries[..., index == gamma])
 
 
 def _one_threshold(boundaries: np.ndarray, coin: str) -> np.ndarray:
@@ -125,7 +125,7 @@ def _one_threshold(boundaries: np.ndarray, coin: str) -> np.ndarray:
     return lowest
 
 
-def _law_between(boundaries: np.ndarray) -> np.ndarray:
+def law_between(boundaries: np.ndarray) -> np.ndarray:
     """[..., V] of [..., V-1]: the share of the grid that yields each token."""
     ends = np.zeros((*boundaries.shape[:-1], 1))
     return np.diff(np.concatenate([ends, boundaries, ends + GRID], axis=-1) / GRID, axis=-1)
@@ -135,12 +135,12 @@ def draw_law(rule: Rule, probs: np.ndarray) -> np.ndarray:
     """The exact law [N, V] float64 of ``rule.draw`` from one uniform, given ``probs`` [N, V]."""
     padded = np.zeros((-(-len(probs) // 16) * 16, probs.shape[1]), np.float32)  # few shapes, few compilations
     padded[: len(probs)] = probs
-    return _law_between(np.asarray(_draw_boundaries(rule, padded)))[: len(probs)]
+    return law_between(np.asarray(_draw_boundaries(rule, padded)))[: len(probs)]
 
 
 def joint_law(p: Law) -> np.ndarray:
     """The joint law [V] * len(p) of the first tokens under ``p``, in float64."""
-    return _continuations(p)[0]
+    return continuations(p)[0]
 
 
 def random_law(rng: np.random.Generator, vocab_size: int, length: int, zeros: float = 0.0) -> Law:
@@ -156,7 +156,7 @@ def random_law(rng: np.random.Generator, vocab_size: int, length: int, zeros: fl
     return [law(i) for i in range(length)]
 
 
-def _continuations(p: Law) -> list[np.ndarray]:
+def continuations(p: Law) -> list[np.ndarray]:
     """Entry m, [V] * len(p): the law of the tokens after the first m, given those m."""
     rest = [np.ones(np.shape(p[-1]))]
     for law in reversed([np.asarray(law, np.float64) for law in p]):
@@ -169,7 +169,7 @@ def _cells(gamma: int) -> np.ndarray:
     return np.array(list(itertools.product([False, True], repeat=gamma)), bool).reshape(2**gamma, gamma)
 
 
-def _first(holds: Callable[[Array], Array]) -> Array:
+def first_change(holds: Callable[[Array], Array]) -> Array:
     """Smallest k in 0..GRID with ``holds(k / GRID)``, which must stay true from there on; GRID if none."""
 
     def step(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -185,7 +185,7 @@ def _first(holds: Callable[[Array], Array]) -> Array:
 @functools.partial(jax.jit, static_argnums=0)
 def _draw_boundaries(rule: Rule, probs: Array) -> Array:
     """[N, V-1]: the smallest k at which token v + 1 or a later one is drawn."""
-    one = lambda row, v: _first(lambda u: rule.draw(u, row) >= v)
+    one = lambda row, v: first_change(lambda u: rule.draw(u, row) >= v)
     return jax.vmap(lambda row: jax.vmap(lambda v: one(row, v))(jnp.arange(1, probs.shape[1])))(probs)
 
 
@@ -216,7 +216,9 @@ def _boundaries(rule: Rule, tokens: Array, probs: Array | None, num_drafted: Arr
             moved = lambda u: judge(jnp.append(coins, final).at[index].set(u))
             at_zero = moved(0.0)
             differs = lambda now: jnp.where(index == gamma, now[1] >= least, jnp.any(now != at_zero))
-            return _first(lambda u: differs(moved(u))), moved(jnp.where(index == gamma, 0.0, coins[index]))[0]
+            return first_change(lambda u: differs(moved(u))), moved(
+                jnp.where(index == gamma, 0.0, coins[index])
+            )[0]
 
         of_cell = lambda coins: jax.vmap(of_query, in_axes=(None, 0, 0, 0))(coins, *queries)
         boundaries, num_accepted = jax.vmap(of_cell)(ends)

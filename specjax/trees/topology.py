@@ -32,7 +32,13 @@ class Tree:
     max_depth: int = dataclasses.field(metadata={"static": True})  # D
 
 
-def make_tree(tokens: Array, parent: Array, *, max_depth: int, valid: Array | None = None) -> Tree:
+def make_tree(
+    tokens: Array | np.ndarray,
+    parent: Array | np.ndarray,
+    *,
+    max_depth: int,
+    valid: Array | np.ndarray | None = None,
+) -> Tree:
     """The tree of ``tokens`` [N] whose node i hangs below ``parent[i]`` [N].
 
     Args:
@@ -68,7 +74,7 @@ def make_tree(tokens: Array, parent: Array, *, max_depth: int, valid: Array | No
     )
 
 
-def chain_tree(tokens: Array, num_drafted: Array) -> Tree:
+def chain_tree(tokens: Array | np.ndarray, num_drafted: Array) -> Tree:
     """The chain of ``tokens`` [G+1], the pending one first, of which ``num_drafted`` [] were drafted.
 
     >>> chain_tree(np.array([7, 4, 5]), 1).valid.tolist()
