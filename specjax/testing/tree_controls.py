@@ -11,8 +11,9 @@ import numpy as np
 
 from specjax import sampling
 from specjax.acceptance.chain import Coins
-from specjax.acceptance.tree_nodes import verdict
+from specjax.acceptance.tree_nodes import descend, normalised, verdict
 from specjax.acceptance.tree_one_hot import OneHotWalk
+from specjax.acceptance.tree_recursive import RecursiveRejection
 from specjax.testing.controls import Lossy
 from specjax.testing.tree_drafts import with_replacement, without_replacement
 from specjax.trees.contracts import TreeProposal, TreeVerdict
@@ -42,6 +43,15 @@ class CoinPerPath(Lossy, OneHotWalk):
         is_leaf = tree.valid & ~jnp.any((tree.parent == nodes[:, None]) & (nodes > 0), axis=1)
         best = jnp.argmax(jnp.where(is_leaf, tree.depth[ends], -1))
         return verdict(tree, ends[best], tokens[best])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StaleScale(Lossy, RecursiveRejection):
+    """Takes a rejected sibling out of q and does not divide by what is left."""
+
+    def accept(self, noise: Coins, proposal: TreeProposal, target_probs: Array) -> TreeVerdict:
+        after_rejection = lambda p, q, token: (normalised(jnp.maximum(p - q, 0.0), p), q.at[token].set(0.0))
+        return descend(noise, proposal, target_probs, after_rejection)
 
 
 def sorted_siblings(q: np.ndarray, width: int) -> dict[tuple[int, ...], float]:

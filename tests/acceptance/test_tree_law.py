@@ -34,7 +34,7 @@ from specjax.trees.topology import make_tree
 
 TOLERANCE = 1e-6
 V, N, D = 3, 11, 3  # one shape, so that each rule is compiled once
-MOST_TREES = 256  # of one table
+FEWEST_TREES, MOST_TREES = 64, 256  # of one table
 SAMPLED = [
     (RecursiveRejection(), without_replacement, from_the_root),
     (SpecInfer(), with_replacement, from_the_root),
@@ -76,13 +76,13 @@ def count_trees(parent, q, children):
 
 
 def tables(seed, children, parents):
-    """(parent, p, q) for each of ``parents``: laws drawn until there are not too many trees."""
+    """(parent, p, q) for each of ``parents``: laws drawn until neither too many nor too few trees are."""
     rng = np.random.default_rng(seed)
     for index, parent in enumerate(parents):
         for attempt in itertools.count():
             zeros = min(0.15 * (index % 3) + 0.05 * attempt, 0.8)
             p, q = random_law(rng, V, D + 1, 0.15 * (index % 3)), random_law(rng, V, D, zeros)
-            if count_trees(parent, q, children) <= MOST_TREES:
+            if (len(parent) > 8) * FEWEST_TREES <= count_trees(parent, q, children) <= MOST_TREES:
                 yield parent, p, q
                 break
 
@@ -273,6 +273,10 @@ def test_lossy_drafters_are_caught(fault):
     index, children, least = FAULTS[fault]
     rule, _, ends = SAMPLED[index]
     assert worst_error(rule, children, ends) > least
+
+
+def test_a_draft_law_that_keeps_its_scale_is_caught():
+    assert worst_error(tree_controls.StaleScale(), without_replacement, from_the_root) > 0.02
 
 
 @pytest.mark.parametrize("children", [tree_controls.deduplicated, with_replacement])
