@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import datetime
-import functools
-import json
-from typing import Any, NoReturn
-
-import jinja2
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any
 
 Message = Mapping[str, str]
 
@@ -45,15 +38,16 @@ class ChatTemplate:
                     raise ValueError(f"chat message {number}: {key!r} must be a string, got {message!r}")
         if not messages:
             raise ValueError("a chat needs at least one message")
-        try:
-            return _compiled(self.text).render(
-                messages=messages,
-                add_generation_prompt=add_generation_prompt,
-                bos_token=self.bos_token,
-                eos_token=self.eos_token,
-            )
-        except jinja2.TemplateError as error:
-            raise ValueError(f"chat template: {error}") from error
+        # Here, so that models without chats need no jinja2.
+        from specjax.data.chat_sandbox import render
+
+        return render(
+            self.text,
+            messages=messages,
+            add_generation_prompt=add_generation_prompt,
+            bos_token=self.bos_token,
+            eos_token=self.eos_token,
+        )
 
 
 def choose_template(stated: Any, where: str) -> str | None:
@@ -64,22 +58,3 @@ def choose_template(stated: Any, where: str) -> str | None:
     if not isinstance(named.get("default"), str):
         raise ValueError(f"{where}: chat_template has no 'default' among {sorted(map(str, named))}")
     return named["default"]
-
-
-@functools.cache
-def _compiled(text: str) -> jinja2.Template:
-    """With the names and filters that templates written for ``transformers`` rely on."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    try:
-        return environment.from_string(text)
-    except jinja2.TemplateSyntaxError as error:
-        raise ValueError(f"chat template, line {error.lineno}: {error.message}") from error
-
-
-def _refuse(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)

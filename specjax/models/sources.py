@@ -6,10 +6,10 @@ import os
 
 from etils import epath
 
-from specjax.models import hub
 from specjax.models.checkpoint import Checkpoint
 from specjax.models.folder import Folder
-from specjax.models.gguf_file import GGUFFile
+
+# Imports inside: a folder needs neither huggingface_hub nor gguf.
 
 
 def open_checkpoint(source: epath.PathLike) -> Checkpoint:
@@ -18,12 +18,16 @@ def open_checkpoint(source: epath.PathLike) -> Checkpoint:
     Raises ValueError for a file that is neither, and what :mod:`specjax.models.hub` raises.
     """
     name = os.fspath(source)
-    if name.startswith(hub.SCHEME):
+    if name.startswith("hf://"):
+        from specjax.models import hub
+
         return hub.open_repository(name)
     path = epath.Path(source)
     if path.suffix == ".gguf":
         if not path.exists() or path.is_dir():
             raise ValueError(f"no file {path}")
+        from specjax.models.gguf_file import GGUFFile
+
         return GGUFFile(path)
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file; a model is a folder, hf://org/name or a .gguf file")

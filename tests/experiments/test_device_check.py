@@ -11,7 +11,8 @@ SCRIPT = """
 import runpy, sys
 
 class Absent:
-    names = {"matplotlib", "jinja2", "grain", "hypothesis"}  # what this project brings on top
+    # What this project brings on top.
+    names = {"matplotlib", "jinja2", "grain", "hypothesis", "gguf", "huggingface_hub"}
 
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in self.names:
