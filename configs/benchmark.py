@@ -3,7 +3,7 @@
 COMMAND  python -m experiments.sweep --config=configs/benchmark.py --workdir=runs/benchmark
 COST     16 minutes on 2 CPU cores; killed at any moment, the same command continues
 RESULT   (draft and prompt lookup, rejection rule, gamma 3, 5, 7) best cells 1.58 and 1.51 times plain
-         decoding (draft gamma 7, prompt lookup gamma 3; T = 0); measured / cost model .93 to 1.03 in every cell
+         decoding (draft gamma 7, prompt lookup gamma 3; T = 0); measured / cost model .93 to 1.03
 """
 
 from __future__ import annotations
