@@ -40,6 +40,8 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
     checkpoint = open_checkpoint(source_of(settings["target"], {}))
     target, target_params = huggingface.load_checkpoint(checkpoint)
     table = np.asarray(target_params["embed_tokens"])
+    if not len(checkpoint.stop_tokens()) < settings["vocab_size"] <= len(table):
+        raise ValueError(f"config.vocab_size: {settings['vocab_size']} must lie in 2..{len(table)}")
     ids = subset.most_frequent(
         _counts(files[held_out:], len(table)), settings["vocab_size"], checkpoint.stop_tokens()
     )

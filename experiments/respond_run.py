@@ -36,6 +36,11 @@ def run(settings: dict, workdir: epath.Path, console: rich.console.Console) -> N
     tokens = tokenize(checkpoint, prompts)
     short = [prompt for prompt in tokens if len(prompt.tokens) <= settings["max_prompt_tokens"]]
     batches = make_batches(short, sampling)
+    if not batches:
+        raise ValueError(
+            f"config.batch_size: {sampling.batch_size}, but only {len(short)} of {len(tokens)} prompts "
+            f"have at most {settings['max_prompt_tokens']} tokens (config.max_prompt_tokens)"
+        )
     identity = {"weights_sha256": checkpoint.weights_hash(), "num_batches": len(batches)}
     claim_workdir(workdir, {**dataclasses.asdict(sampling), **identity})
     model, params = huggingface.load_checkpoint(checkpoint)

@@ -44,6 +44,13 @@ class Sampling:
     prompt_multiple: int = 64  # prompts are padded to multiples, so few shapes are compiled
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "batch_size", "prompt_multiple"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} is below 1, the smallest valid value")
+        if not self.temperatures or min(self.temperatures) < 0:
+            raise ValueError(f"temperatures {self.temperatures} must name at least one, none below 0")
+
 
 def make_batches(prompts: Sequence[PromptTokens], sampling: Sampling) -> list[list[PromptTokens]]:
     """Prompts of like length together, the batches in random order; a last short batch is left out.
