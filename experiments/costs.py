@@ -34,6 +34,20 @@ LOOP_SECONDS = 0.05  # what one repeat of a loop aims to last
 MOST_STEPS = 2000
 
 
+class LoopTimer:
+    """Seconds per step of each loop, one value a repeat; compilation and calibration come first."""
+
+    def __init__(self, loops: Mapping[Any, Loop]):
+        self.loops = loops
+        self.num_steps = {key: _calibrated(loop) for key, loop in loops.items()}
+        self.seconds: dict[Any, list[float]] = {key: [] for key in loops}
+
+    def repeat(self) -> None:
+        """Times every loop once, one after another: a ratio within a repeat saw one machine."""
+        for key, loop in self.loops.items():
+            self.seconds[key].append(_timed(loop, self.num_steps[key]) / self.num_steps[key])
+
+
 class CostMeter:
     """Seconds per step of everything a group of cells runs; every call of ``repeat`` adds one value.
 
@@ -58,23 +72,19 @@ class CostMeter:
           state: a prefilled state of ``program``; it is not changed.
           gammas: proposals of each of these, and target steps of one token more.
         """
-        self.loops = _loops(program, params, request, state, gammas)
-        self.num_steps = {key: _calibrated(loop) for key, loop in self.loops.items()}
-        self.seconds: dict[Any, list[float]] = {key: [] for key in self.loops}
+        self.timer = LoopTimer(_loops(program, params, request, state, gammas))
 
     @property
     def num_repeats(self) -> int:
-        return len(self.seconds["target", 1])
+        return len(self.timer.seconds["target", 1])
 
     def repeat(self) -> None:
-        """Times every loop once, one after another: a ratio within a repeat saw one machine."""
-        for key, loop in self.loops.items():
-            self.seconds[key].append(_timed(loop, self.num_steps[key]) / self.num_steps[key])
+        self.timer.repeat()
 
     def costs(self) -> Costs:
         """What was measured so far."""
         pick = lambda kind: {
-            size: tuple(times) for (name, size), times in self.seconds.items() if name == kind
+            size: tuple(times) for (name, size), times in self.timer.seconds.items() if name == kind
         }
         target = pick("target")
         proposals = {
@@ -127,16 +137,6 @@ def measure(
     for _ in range(repeats):
         meter.repeat()
     return meter.costs()
-
-
-def time_interleaved(loops: Mapping[Any, Loop], repeats: int) -> dict[Any, tuple[float, ...]]:
-    """Seconds per step of each loop, one value a repeat; compilation and calibration come first."""
-    num_steps = {key: _calibrated(loop) for key, loop in loops.items()}
-    seconds: dict[Any, list[float]] = {key: [] for key in loops}
-    for _ in range(repeats):
-        for key, loop in loops.items():
-            seconds[key].append(_timed(loop, num_steps[key]) / num_steps[key])
-    return {key: tuple(values) for key, values in seconds.items()}
 
 
 def _calibrated(loop: Loop) -> int:

@@ -201,8 +201,10 @@ def gigabytes_per_second(size: int) -> float:
     """Memory bandwidth of one device, measured: passes over ``size`` bytes, each read and written."""
     passes = jax.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, x: x + 1, x))
     loop = functools.partial(passes, jnp.zeros(size // 4, jnp.float32))
-    seconds = costs.time_interleaved({"pass": loop}, repeats=3)["pass"]
-    return 2 * size / min(seconds) / 1e9
+    timer = costs.LoopTimer({"pass": loop})
+    for _ in range(3):
+        timer.repeat()
+    return 2 * size / min(timer.seconds["pass"]) / 1e9
 
 
 def step_speeds(setup: Setup, measured: Costs, bandwidth: float) -> dict[str, float]:

@@ -82,7 +82,7 @@ def test_every_greedy_response_follows_from_its_features(folder):
         np.testing.assert_array_equal(best[clear], np.array(lines[0]["response_tokens"])[clear])
 
 
-def test_only_response_positions_have_a_gradient(folder):
+def test_only_response_positions_count(folder):
     rows = load_rows(files(folder), context=16, read=np.arange(CONFIG.vocab_size))
     objective = FeatureDistillation(MODEL)
     head, student = PARAMS["embed_tokens"], init_params(CONFIG, 1)
