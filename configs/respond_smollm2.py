@@ -15,7 +15,9 @@ def get_config() -> ConfigDict:
         {
             "target": "smollm2-135m-instruct",  # a name of experiments.fetch, a folder or another source
             "prompts": "",  # a JSONL file
+            "categories": (),  # of its prompts; empty takes all
             "code_prompts": 1024,  # added: functions of the standard library to be written
+            "passage_prompts": 0,  # added: summaries, translations and questions of passages the file quotes
             "max_prompt_tokens": 128,  # longer prompts are left out: reading costs what writing costs
             "temperatures": (0.0, 0.7, 1.0),
             "max_new_tokens": 160,

@@ -13,8 +13,10 @@ import rich.console
 import rich.progress
 
 from experiments.catalogue import source_of
+from experiments.settings import nearest
 from specjax.data.code_prompts import code_prompts
 from specjax.data.corpora import standard_library
+from specjax.data.passage_prompts import passage_prompts
 from specjax.data.prompts import Prompt, read_jsonl
 from specjax.models import huggingface
 from specjax.models.checkpoint import Checkpoint
@@ -27,9 +29,7 @@ def run(settings: dict, workdir: epath.Path, console: rich.console.Console) -> N
     """Samples until ``num_tokens`` response tokens are on disk or the prompts are used up."""
     if not settings["prompts"] and not settings["code_prompts"]:
         raise ValueError("config.prompts is empty; it takes a JSONL file")
-    prompts = read_jsonl(settings["prompts"]) if settings["prompts"] else ()
-    if settings["code_prompts"]:
-        prompts += code_prompts(standard_library()[0], settings["code_prompts"])
+    prompts = _prompts(settings)
     checkpoint = open_checkpoint(source_of(settings["target"], {}))
     names = [field.name for field in dataclasses.fields(Sampling) if field.name in settings]
     sampling = Sampling(**{name: settings[name] for name in names})
@@ -56,6 +56,21 @@ def run(settings: dict, workdir: epath.Path, console: rich.console.Console) -> N
                 console.print(description)
             if written >= goal:
                 return
+
+
+def _prompts(settings: dict) -> tuple[Prompt, ...]:
+    """Those of the file's ``categories`` (all if it names none), and the ones made from its passages and code."""
+    everything = read_jsonl(settings["prompts"]) if settings["prompts"] else ()
+    wanted = settings["categories"]
+    known = {prompt.category for prompt in everything}
+    if unknown := [name for name in wanted if name not in known]:
+        raise ValueError(f"config.categories: no prompt of {unknown[0]!r}; {nearest(unknown[0], known)}")
+    prompts = tuple(prompt for prompt in everything if not wanted or prompt.category in wanted)
+    if settings["passage_prompts"]:
+        prompts += passage_prompts(everything, settings["passage_prompts"])
+    if settings["code_prompts"]:
+        prompts += code_prompts(standard_library()[0], settings["code_prompts"])
+    return prompts
 
 
 def tokenize(checkpoint: Checkpoint, prompts: Sequence[Prompt]) -> list[PromptTokens]:

@@ -32,7 +32,9 @@ def respond_settings(target, prompts):
     return {
         "target": target,
         "prompts": prompts,
+        "categories": (),
         "code_prompts": 0,
+        "passage_prompts": 0,
         "max_prompt_tokens": 60,
         "temperatures": (0.0, 1.0),
         "max_new_tokens": 8,
