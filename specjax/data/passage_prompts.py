@@ -1,4 +1,4 @@
-"""Requests about the passages that reading-comprehension prompts quote: summaries, translations, bare questions."""
+"""Requests about passages that prompts quote: summaries, translations, bare questions."""
 
 from __future__ import annotations
 

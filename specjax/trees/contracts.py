@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from specjax.trees.topology import Tree
-from specjax.types import Array, Noise, pytree
+from specjax.types import Array, DraftState, Noise, Outcome, Params, Warp, pytree
+
+# draw_children(noise of the siblings [K], probs [V]) -> (tokens [K], valid [K])
+DrawChildren = Callable[[Noise, Array], tuple[Array, Array]]
 
 
 @pytree
@@ -30,6 +34,7 @@ class TreeVerdict:
     next_token: Array  # [] int32: residual, or bonus where the path ends in a leaf
 
 
+@runtime_checkable
 class TreeRule(Protocol):
     """How a tree is judged: one frozen dataclass per ``acceptance/tree_*.py``; one row, vmapped."""
 
@@ -51,3 +56,51 @@ class TreeRule(Protocol):
     def accept(self, noise: Noise, proposal: TreeProposal, target_probs: Array) -> TreeVerdict:
         """Judges a tree against ``target_probs`` [N, V], p after each node."""
         ...
+
+
+@runtime_checkable
+class TreeDrafter(Protocol):
+    """Who drafts trees: as :class:`specjax.types.Drafter`, but for ``propose_tree``.
+
+    ``init`` and ``commit`` are the chain's, so is ``params``: (target params,
+    draft params). ``Outcome.emitted`` [D+1] and ``Outcome.features`` [D+1, D]
+    hold the accepted path in its order, as if it had been a chain.
+    """
+
+    @property
+    def num_nodes(self) -> int:
+        """N, the root included: what a target step scores. The program's one gamma is N - 1."""
+        ...
+
+    @property
+    def max_depth(self) -> int:
+        """D: the most tokens a round may accept."""
+        ...
+
+    def init(
+        self,
+        params: tuple[Params, Params],
+        prompt: Array,
+        length: Array,
+        max_len: int,
+        max_gamma: int,
+        features: tuple[Array, ...],
+    ) -> tuple[DraftState, Array]: ...
+
+    def propose_tree(
+        self,
+        params: tuple[Params, Params],
+        state: DraftState,
+        tokens: Array,  # [S] int32; the root is tokens[length - 1]
+        length: Array,  # [] int32
+        num_wanted: Array,  # [] int32: nodes at and past 1 + num_wanted are not to be valid
+        noise: Noise,  # leaves [N, ...]: a node's own draw
+        draw_children: DrawChildren,
+        warp: Warp,
+    ) -> tuple[TreeProposal, DraftState]:
+        """A tree of N nodes. Nodes are in order of depth, so the first few are a tree as well."""
+        ...
+
+    def commit(
+        self, params: tuple[Params, Params], state: DraftState, tokens: Array, outcome: Outcome
+    ) -> tuple[DraftState, Array]: ...
