@@ -139,7 +139,7 @@ def _load(
     try:
         checkpoint = open_checkpoint(source)
         inner, params = huggingface.load_checkpoint(checkpoint, dtype, mesh=mesh, rules=rules)
-        model, params = with_vocabulary(source, inner, params)
+        model, params = with_vocabulary(checkpoint, inner, params)
         tokenizer = checkpoint.tokenizer()
         if isinstance(model, TransformerLM) and num_ids(tokenizer) < model.vocab_size:
             model = dataclasses.replace(model, num_ids=num_ids(tokenizer))

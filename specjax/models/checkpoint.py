@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import dataclasses
 from typing import Any, Protocol
 
+from etils import epath
 import numpy as np
 from tokenizers import Tokenizer
 
@@ -78,6 +79,10 @@ class Checkpoint(Protocol):
 
     def stop_tokens(self) -> tuple[int, ...]:
         """Ids that end an answer; none where the checkpoint names none."""
+        ...
+
+    def companion(self, name: str) -> epath.Path | None:
+        """A further file that lies beside the weights; None where there is none."""
         ...
 
     def weights_hash(self) -> str:

@@ -88,6 +88,10 @@ class Folder:
                 return stops
         return ()
 
+    def companion(self, name: str) -> epath.Path | None:
+        path = self.path / name
+        return path if path.exists() else None
+
     def weights_hash(self) -> str:
         digest = hashlib.sha256()
         for path in self._weight_files():

@@ -93,6 +93,9 @@ class GGUFFile:
         ids = (self.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot"))
         return tuple(dict.fromkeys(index for index in ids if index is not None))
 
+    def companion(self, name: str) -> None:
+        """One file holds all there is."""
+
     def weights_hash(self) -> str:
         digest = hashlib.sha256()
         update_from_file(digest, self.path)

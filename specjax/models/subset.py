@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
+from specjax.models.checkpoint import Checkpoint
 from specjax.models.language_model import TransformerLM
 from specjax.types import Array, ModelOutput, Params
 
@@ -92,15 +93,35 @@ def save_maps(folder: epath.PathLike, params: Params) -> None:
 
 
 def with_vocabulary(
-    folder: epath.PathLike, model: TransformerLM, params: Params
+    checkpoint: Checkpoint, model: TransformerLM, params: Params
 ) -> tuple[TransformerLM | SubsetLM, Params]:
-    """The pair as loaded, wrapped if ``folder`` holds a vocabulary of its own."""
-    path = epath.Path(folder) / FILE
-    if str(folder).startswith("hf://") or not path.exists():
+    """The pair as loaded, wrapped if ``checkpoint`` holds a vocabulary of its own.
+
+    Raises ValueError for one that is damaged, or made for a model of another size.
+    """
+    path = checkpoint.companion(FILE)
+    if path is None:
         return model, params
-    arrays = safetensors.numpy.load(path.read_bytes())
-    if set(arrays) != {"read", "write"} or arrays["read"].max() >= model.vocab_size:
-        raise ValueError(f"{path} does not fit a model of {model.vocab_size} ids")
-    read, write = (jnp.asarray(arrays[name], jnp.int32) for name in ("read", "write"))
-    wrapped = SubsetLM(inner=model, vocab_size=len(arrays["read"]))
-    return wrapped, {"inner": params, "read": read, "write": write}
+    read, write = _checked_maps(path, model.vocab_size)
+    wrapped = SubsetLM(inner=model, vocab_size=len(read))
+    return wrapped, {"inner": params, "read": jnp.asarray(read), "write": jnp.asarray(write)}
+
+
+def _checked_maps(path: epath.Path, num_ids: int) -> tuple[np.ndarray, np.ndarray]:
+    """(read, write) [V] int32 of a file made for a model of ``num_ids`` ids."""
+    try:
+        arrays = safetensors.numpy.load(path.read_bytes())
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if set(arrays) != {"read", "write"}:
+        raise ValueError(
+            f"{path} must hold read and write, it holds {', '.join(sorted(arrays)) or 'nothing'}"
+        )
+    read, write = arrays["read"], arrays["write"]
+    if read.ndim != 1 or read.shape != write.shape or not read.size:
+        raise ValueError(f"{path}: read {read.shape} and write {write.shape} must have one entry for each id")
+    for name, most in (("read", num_ids - 1), ("write", num_ids)):
+        ids = arrays[name]
+        if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() > most:
+            raise ValueError(f"{path} does not fit a model of {num_ids} ids: {name} must be ids in 0..{most}")
+    return read.astype(np.int32), write.astype(np.int32)

@@ -1,11 +1,14 @@
 """A draft that knows some ids of its target's vocabulary; a draft of its target's own layers."""
 
 import dataclasses
+import fnmatch
 
+import huggingface_hub
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from specjax.acceptance.rejection import Rejection
 from specjax.decoding.autoregressive import autoregressive
@@ -13,8 +16,10 @@ from specjax.decoding.generate import generate
 from specjax.decoding.program import Program
 from specjax.drafters.model import ModelDrafter
 from specjax.models import subset
+from specjax.models.folder import Folder
 from specjax.models.language_model import from_config, init_params
 from specjax.models.layer_skip import keep_layers
+from specjax.models.sources import open_checkpoint
 from specjax.testing.models import tiny_transformer
 from specjax.types import make_request
 
@@ -77,9 +82,55 @@ def test_kept_layers_are_the_same_arrays():
 def test_a_vocabulary_that_does_not_fit_is_refused(draft, tmp_path):
     model, params = draft
     subset.save_maps(tmp_path, params)
-    wrapped, loaded = subset.with_vocabulary(tmp_path, model.inner, params["inner"])
+    wrapped, loaded = subset.with_vocabulary(Folder(tmp_path), model.inner, params["inner"])
     assert wrapped == model
     np.testing.assert_array_equal(loaded["write"], params["write"])
     small = from_config(dataclasses.replace(model.config, vocab_size=2))
-    with pytest.raises(ValueError, match="does not fit a model of 2 ids"):
-        subset.with_vocabulary(tmp_path, small, {})
+    with pytest.raises(ValueError, match="does not fit a model of 2 ids: read must be ids in"):
+        subset.with_vocabulary(Folder(tmp_path), small, {})
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"abc", "is damaged"),
+        (save({"read": np.zeros(3, np.int32)}), "must hold read and write, it holds read"),
+        (
+            save({"read": np.zeros(3, np.int32), "write": np.zeros(4, np.int32)}),
+            r"read \(3,\) and write \(4,\)",
+        ),
+        (
+            save({"read": np.zeros(3, np.int32), "write": np.full(3, 6, np.int32)}),
+            "write must be ids in 0..5",
+        ),
+        (
+            save({"read": np.full(3, -1, np.int32), "write": np.zeros(3, np.int32)}),
+            "read must be ids in 0..4",
+        ),
+        (save({"read": np.zeros(3), "write": np.zeros(3, np.int32)}), "read must be ids in 0..4"),
+    ],
+)
+def test_a_damaged_vocabulary_is_refused(draft, tmp_path, content, told):
+    model, _ = draft
+    (tmp_path / subset.FILE).write_bytes(content)
+    with pytest.raises(ValueError, match=told):
+        subset.with_vocabulary(Folder(tmp_path), model.inner, {})
+
+
+def test_a_draft_of_the_hub_has_its_vocabulary(draft, tmp_path, monkeypatch):
+    """The client's snapshot stands in for the hub; a repository without the file stays as it was loaded."""
+    model, params = draft
+    asked = []
+
+    def download(name, **options):
+        asked.append(options["allow_patterns"])
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    checkpoint = open_checkpoint("hf://org/draft")
+    assert subset.with_vocabulary(checkpoint, model.inner, params["inner"])[0] is model.inner
+    subset.save_maps(tmp_path, params)
+    wrapped, loaded = subset.with_vocabulary(open_checkpoint("hf://org/draft"), model.inner, params["inner"])
+    assert wrapped == model
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+    assert all(any(fnmatch.fnmatch(subset.FILE, pattern) for pattern in patterns) for patterns in asked)
