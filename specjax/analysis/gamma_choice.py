@@ -20,7 +20,7 @@ class GammaChoice:
     paper_gamma: int | None  # Theorem 3.8 (v = 1), over gamma 0..64
     paper_speedup: float | None
     lower_bound: float | None  # (1 + alpha) / (1 + c) if alpha > c: Corollary 3.9, for v = 1 only
-    costs_gamma: int | None  # tau / (d + v), over every gamma up to the largest measured
+    costs_gamma: int | None  # the best tau / (d + v), over every gamma up to the largest measured
     costs_speedup: float | None
     measured_gamma: int  # over the cells and plain decoding (0)
     measured_speedup: float
@@ -68,11 +68,28 @@ def _choice(name: str, temperature: float, lines: Sequence[Row]) -> GammaChoice:
 
 
 def _by_costs(alpha: float, lines: Sequence[Row]) -> tuple[int | None, float | None]:
-    """(gamma, speedup) of the best tau / (d + v); costs are linear between measured gammas."""
+    """(gamma, speedup) of the best tau / (d + v); what was measured is linear between its gammas.
+
+    Only the measured share of rounds drafts (prompt lookup needs a match). The
+    rest are plain steps: a token each, at the cost of one unless another row of
+    the batch drafts, rows being taken for independent.
+    """
     d, v = cells.cost_curves(lines)
     if len(d) == 1:
         return None, None
-    drafting, scoring = cells.linear(d), cells.linear(v)
-    gamma = theory.optimal_gamma(alpha, d=drafting, v=scoring, max_gamma=max(d))
-    tau = theory.expected_tokens(alpha, gamma)
-    return gamma, float(theory.cost_model_speedup(tau, drafting(gamma), scoring(gamma + 1)))
+    drafting, scoring, share = cells.linear(d), cells.linear(v), cells.linear(_drafting_share(lines))
+    batch_size = lines[0]["batch_size"]
+
+    def speedup(gamma: int) -> float:
+        drafts = share(gamma)
+        some_row_drafts = 1 - (1 - drafts) ** batch_size
+        tau = 1 + drafts * (float(theory.expected_tokens(alpha, gamma)) - 1)
+        return tau / (1 + some_row_drafts * (drafting(gamma) + scoring(gamma + 1) - 1))
+
+    gamma = max(range(max(d) + 1), key=speedup)
+    return gamma, speedup(gamma)
+
+
+def _drafting_share(lines: Sequence[Row]) -> dict[int, float]:
+    """{gamma: share of its rounds that drafted}: such a round, and no other, tests its first position."""
+    return {line["gamma"]: line["tested_by_position"][0] / line["num_rounds"] for line in lines}
