@@ -15,11 +15,9 @@ ROUNDS = 10_000
 
 
 def line(gamma, share, *, batch_size=1):
-    """A cell of one decode in which ``share`` of the rounds drafted, each draft accepted with chance ALPHA."""
+    """A cell of one decode in which ``share`` of the rounds drafted; each draft is accepted with ALPHA."""
     drafting = round(share * ROUNDS)
-    reached = np.round(drafting * ALPHA ** np.arange(gamma + 1)).astype(
-        int
-    )  # positions 1.. and full acceptance
+    reached = np.round(drafting * ALPHA ** np.arange(gamma + 1)).astype(int)  # position 1, 2, .. and the end
     tested, accepted = reached[:-1], reached[1:]
     rows_draft = 1 - (1 - share) ** batch_size
     seconds = ROUNDS * TARGET_STEP * (1 + rows_draft * (D + SLOPE) * gamma)
