@@ -51,3 +51,22 @@ def write(rows: Array, new: Array, start: Array) -> Array:
 def rewind(cache: KVCache, length: Array) -> KVCache:
     """The cache as if only the first ``length`` tokens had been fed."""
     return dataclasses.replace(cache, length=length)
+
+
+def keep_path(cache: KVCache, start: Array, path: Array) -> KVCache:
+    """``cache`` with the rows of ``path`` moved together, in path order, behind slot ``start``.
+
+    A tree's node i was written at slot start + i. The nodes ``path`` [D], each
+    at least its place in it, go to start + 1, start + 2, ...: where a chain
+    would have written them, so that the length alone says what is kept. A few
+    rows are read and written a layer, never a cache.
+    """
+    if not path.shape[0]:
+        return cache
+
+    def move(rows: Array) -> Array:  # [Hkv, S, Dh]
+        return write(rows, jnp.take(rows, start + path, axis=1, mode="clip"), start + 1)
+
+    return dataclasses.replace(
+        cache, keys=tuple(map(move, cache.keys)), values=tuple(map(move, cache.values))
+    )

@@ -131,6 +131,9 @@ class Statistics:
     rounds_by_drafted: Array  # [M+1] int32: rounds by num_drafted
     tested: Array  # [M] int32 by position; min(num_accepted + 1, num_drafted) each round
     accepted: Array  # [M] int32 by position
+    accepted_nodes: (
+        Array  # [M+1] int32: rounds that accepted node i of the tree; node i of a chain is its i-th draft
+    )
     overlap: Array  # [M] float32: sum of min(p, q) over tested positions
     cut: Array  # [] int32: tokens of the last block removed by a stop
 

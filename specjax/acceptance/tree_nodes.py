@@ -35,6 +35,20 @@ def next_child(tree: Tree, node: Array, after: Array, q: Array) -> Array:
     return first_child(tree, node, can_be_drawn & (jnp.arange(tree.tokens.shape[0]) > after))
 
 
+def covered(tree: Tree, target_probs: Array) -> Array:
+    """[N]: the probability under p [N, V] that the token after a node is that of one of its children.
+
+    What the one-hot walk accepts there; of sampled children it is no acceptance.
+    """
+    nodes, tokens = jnp.arange(tree.parent.shape[0]), tree.tokens
+    known = (tokens >= 0) & (tokens < target_probs.shape[1])
+    is_child = tree.valid & (nodes > 0) & known
+    twins = (tree.parent == tree.parent[:, None]) & (tokens == tokens[:, None]) & is_child
+    is_child &= ~(twins & (nodes < nodes[:, None])).any(axis=1)  # of one token the first alone counts
+    mass = target_probs[tree.parent, jnp.where(known, tokens, 0)]
+    return jnp.zeros(nodes.shape, jnp.float32).at[tree.parent].add(jnp.where(is_child, mass, 0.0))
+
+
 def draft_laws(proposal: TreeProposal) -> Array:
     """``proposal.probs``, which a rule of sampled children cannot do without."""
     if proposal.probs is None:

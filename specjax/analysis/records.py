@@ -34,6 +34,7 @@ class PromptRecord:
     tested: tuple[int, ...]  # [M]
     accepted: tuple[int, ...]  # [M]
     overlap: tuple[float, ...]  # [M]
+    accepted_nodes: tuple[int, ...] = ()  # [M+1]; () in records of chains alone
     cut: int = 0
     # What it cost
     seconds: float  # decoding alone: no prefill, no compilation
@@ -42,8 +43,9 @@ class PromptRecord:
     baseline_tokens: int
 
     def __post_init__(self) -> None:
-        for field in ("buckets", "rounds_by_bucket", "rounds_by_drafted", "tested", "accepted", "overlap"):
-            object.__setattr__(self, field, tuple(getattr(self, field)))
+        for field in dataclasses.fields(self):
+            if str(field.type).startswith("tuple"):  # JSON has lists
+                object.__setattr__(self, field.name, tuple(getattr(self, field.name)))
         if self.batch < 0:
             object.__setattr__(self, "batch", self.prompt)
         if len(self.buckets) != len(self.rounds_by_bucket):

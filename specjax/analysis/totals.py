@@ -30,6 +30,7 @@ class Totals:
     tested: Float  # [..., M]
     accepted: Float  # [..., M]
     overlap: Float  # [..., M]
+    accepted_nodes: Float  # [..., M+1], or [..., 0] where nobody counted them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

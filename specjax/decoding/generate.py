@@ -11,7 +11,7 @@ same tokens. Both are lossless if the program's rule is. Params placed on a mesh
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 import functools
 
 import jax
@@ -24,6 +24,7 @@ from specjax.decoding.prefill import prefill
 from specjax.decoding.program import Program
 from specjax.decoding.round import decode_round
 from specjax.decoding.rows import Rows, over_batch
+from specjax.decoding.tree_round import decode_tree_round
 from specjax.decoding.warping import active_in
 from specjax.types import Array, DecodeState, Params, Request
 
@@ -76,9 +77,12 @@ def stream(
 def _round(
     program: Program, gamma: int, params: tuple[Params, Params], request: Request, state: DecodeState
 ) -> DecodeState:
-    active = active_in(request)
-    one_row = functools.partial(decode_round, program, params, active, gamma)
+    one_row = functools.partial(_round_of(program), program, params, active_in(request), gamma)
     return over_batch(lambda rows, request, state: rows(one_row)(request, state))(request, state)
+
+
+def _round_of(program: Program) -> Callable[..., DecodeState]:
+    return decode_tree_round if program.is_tree else decode_round
 
 
 def _decode(
@@ -99,7 +103,7 @@ def _loop(
     def one_pass(state: DecodeState) -> DecodeState:
         # One loop per bucket: a switch over the state would copy every cache twice a round.
         for index, gamma in enumerate(program.gammas):
-            one_row = functools.partial(decode_round, program, params, active, gamma)
+            one_row = functools.partial(_round_of(program), program, params, active, gamma)
             runs_here = lambda index, state: live(state) & (bucket(state) == index)
             state = jax.lax.while_loop(
                 functools.partial(runs_here, index), functools.partial(rows(one_row), request), state

@@ -97,6 +97,7 @@ def _no_statistics(num_buckets: int, max_gamma: int) -> Statistics:
         rounds_by_drafted=zeros(max_gamma + 1),
         tested=zeros(max_gamma),
         accepted=zeros(max_gamma),
+        accepted_nodes=zeros(max_gamma + 1),
         overlap=jnp.zeros((max_gamma,), jnp.float32),
         cut=zeros(),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from specjax.models.language_model import LanguageModel
+from specjax.trees.contracts import TreeDrafter, TreeRule
 from specjax.types import Drafter, Rule
 
 
@@ -13,16 +14,18 @@ class Program:
     """Who drafts for whom, by which rule, how far ahead, in which buffers; jit-static.
 
     One compilation of the decode loop belongs to one Program and batch size.
-    Without a drafter every round emits one token: plain decoding.
+    Without a drafter every round emits one token: plain decoding. A drafter of
+    trees goes with a rule over trees, and its gamma is the nodes it drafts.
 
     Raises:
-      ValueError: a gamma is negative, repeated, out of order or above ``max_gamma``.
+      ValueError: a gamma is negative, repeated, out of order or above ``max_gamma``;
+        a chain's rule for trees or the reverse; another gamma than the tree's nodes.
     """
 
     target: LanguageModel
-    rule: Rule
+    rule: Rule | TreeRule
     max_len: int  # S: prompt, output and max_gamma + 2 slack
-    drafter: Drafter | None = None
+    drafter: Drafter | TreeDrafter | None = None
     gammas: tuple[int, ...] = (0,)  # buckets, ascending; the batch runs the smallest that covers its wants
     max_gamma: int = 0  # M: the largest gamma of a sweep, so that its programs share their buffers
     logprobs: bool = False  # whether the trace holds the log-probabilities of what is emitted
@@ -34,6 +37,23 @@ class Program:
             raise ValueError(f"gamma {self.gammas[-1]} exceeds max_gamma {self.max_gamma}")
         if self.drafter is None and self.gammas != (0,):
             raise ValueError(f"without a drafter the only gamma is 0, got {self.gammas}")
+        if isinstance(self.drafter, TreeDrafter) != isinstance(self.rule, TreeRule):
+            drafts = "trees" if isinstance(self.drafter, TreeDrafter) else "chains"
+            judges = "trees" if isinstance(self.rule, TreeRule) else "chains"
+            raise ValueError(
+                f"{type(self.drafter).__name__} drafts {drafts}, {type(self.rule).__name__} judges {judges}"
+            )
+        if isinstance(self.drafter, TreeDrafter):
+            nodes = self.drafter.num_nodes
+            if self.gammas != (nodes - 1,):
+                raise ValueError(
+                    f"a tree of {nodes} nodes drafts {nodes - 1}: gammas must be ({nodes - 1},), "
+                    f"got {self.gammas}"
+                )
+
+    @property
+    def is_tree(self) -> bool:
+        return isinstance(self.rule, TreeRule)
 
     @property
     def capacity(self) -> int:

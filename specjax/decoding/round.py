@@ -5,11 +5,24 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from specjax.decoding.commit import commit
+from specjax.acceptance import chain
+from specjax.decoding.commit import Judged, commit
 from specjax.decoding.program import Program
 from specjax.decoding.warping import Active, warp_of
 from specjax.processors import prefixes
-from specjax.types import Array, DecodeState, DraftState, Noise, Params, Proposal, Request, Warp
+from specjax.types import (
+    PADDING,
+    Array,
+    DecodeState,
+    DraftState,
+    ModelOutput,
+    Noise,
+    Params,
+    Proposal,
+    Request,
+    Verdict,
+    Warp,
+)
 
 
 def decode_round(
@@ -46,10 +59,8 @@ def decode_round(
         verdict = rule.accept(accept_noise, proposal, target_probs)
 
     with jax.named_scope("commit"):
-        bucket = program.gammas.index(gamma)
-        return commit(
-            program, params, bucket, request, state, draft_state, proposal, output, target_probs, verdict
-        )
+        judged = _judged(proposal, verdict, target_probs, output)
+        return commit(program, params, program.gammas.index(gamma), request, state, draft_state, judged)
 
 
 def _draft(
@@ -65,3 +76,21 @@ def _draft(
     drafted = jnp.arange(gamma) < proposal.num_drafted
     tokens: Array = jnp.where(drafted, proposal.tokens, 0)  # whatever lies past num_drafted must index safely
     return Proposal(tokens=tokens, probs=proposal.probs, num_drafted=proposal.num_drafted), draft_state
+
+
+def _judged(proposal: Proposal, verdict: Verdict, target_probs: Array, output: ModelOutput) -> Judged:
+    """The chain is its own path."""
+    gamma, n = proposal.tokens.shape[0], verdict.num_accepted
+    refused = n < proposal.num_drafted
+    return Judged(
+        tokens=proposal.tokens,
+        num_accepted=n,
+        next_token=verdict.next_token,
+        num_drafted=proposal.num_drafted,
+        num_tested=n + refused,
+        rejected=jnp.where(refused, jnp.append(proposal.tokens, 0)[n], PADDING),
+        on_path=jnp.arange(gamma + 1) <= n,
+        overlap=chain.overlap(proposal, target_probs[:gamma]),
+        target_probs=target_probs,
+        output=output,
+    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
 
 from specjax import cache as kv
 from specjax import sampling
+from specjax.drafters import draft_laws
 from specjax.models.language_model import LanguageModel
 from specjax.types import (
     PADDING,
@@ -19,7 +19,6 @@ from specjax.types import (
     Outcome,
     Params,
     Proposal,
-    SamplingParams,
     Warp,
     pytree,
 )
@@ -59,14 +58,8 @@ class ModelDrafter:
     temperature: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "num_ids"):
-            size = getattr(self, name)
-            if size is not None and size < 1:
-                raise ValueError(f"ModelDrafter.{name} must be at least 1, got {size!r}")
-        if self.temperature is not None and not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(
-                f"ModelDrafter.temperature must be None or a number >= 0, got {self.temperature!r}"
-            )
+        sizes = {"vocab_size": self.vocab_size, "num_ids": self.num_ids}
+        draft_laws.check_settings("ModelDrafter", sizes, self.temperature)
 
     @property
     def _greedy(self) -> bool:
@@ -111,7 +104,8 @@ class ModelDrafter:
 
         def pick(logits: Array, drafted: Array, noise: Noise) -> tuple[Array, Array | None]:
             """(token [], q [V]) after the tokens ``drafted`` [G], from logits of the draft model."""
-            q = self._law(self._over_target_vocabulary(logits), drafted, warp)
+            logits = draft_laws.over_target_vocabulary(logits, self._vocab_size, self.num_ids)
+            q = draft_laws.draft_law(logits[None], drafted[None], warp, self.temperature)[0]
             return (sampling.first_argmax(q), None) if self._greedy else (draw(noise, q), q)
 
         def step(carry: tuple[kv.KVCache, Array], position: tuple[Array, Noise]):
@@ -147,20 +141,3 @@ class ModelDrafter:
     def _room(self, length: Array) -> Array:
         """[] int32: drafts that still fit into the draft model's context."""
         return jnp.maximum(self.model.context - length, 0).astype(jnp.int32)
-
-    def _over_target_vocabulary(self, logits: Array) -> Array:
-        """[Vq] -> [V]: -inf, that is q = 0, for every id the two models do not share."""
-        num_ids = min(self.num_ids or logits.shape[0], logits.shape[0], self._vocab_size)
-        return jnp.pad(logits[:num_ids], (0, self._vocab_size - num_ids), constant_values=-jnp.inf)
-
-    def _law(self, logits: Array, drafted: Array, warp: Warp) -> Array:
-        """q [V] float32 from ``logits`` [V]: the request's warp, or the drafter's own temperature."""
-        if self.temperature is None:
-            return warp(logits[None], drafted[None])[0]
-        own = SamplingParams(
-            temperature=jnp.float32(self.temperature),
-            top_k=jnp.int32(0),
-            top_p=jnp.float32(1),
-            min_p=jnp.float32(0),
-        )
-        return warp(logits[None], drafted[None], own)[0]

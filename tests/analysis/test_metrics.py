@@ -184,7 +184,7 @@ def test_a_record_takes_the_statistics_of_a_row():
     statistics = Statistics(
         rounds=np.int32(10), rounds_by_bucket=np.array([10]), rounds_by_drafted=np.array([0, 0, 10]),
         tested=np.array([10, 8]), accepted=np.array([8, 4]), overlap=np.array([7.0, 5.0], np.float32),
-        cut=np.int32(0),
+        accepted_nodes=np.array([10, 8, 4]), cut=np.int32(0),
     )  # fmt: skip
     made = PromptRecord.from_statistics(
         statistics,

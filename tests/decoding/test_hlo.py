@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from specjax.acceptance import Rejection
+from specjax.acceptance import OneHotWalk, Rejection
 from specjax.decoding.generate import decode_donated, prefill
 from specjax.decoding.program import Program
 from specjax.drafters.model import ModelDrafter
@@ -21,6 +21,7 @@ from specjax.models.decoder import DecoderConfig
 from specjax.models.language_model import from_config, init_params
 from specjax.processors import make_processors
 from specjax.types import make_request
+from tests.decoding.guessed_tree import GuessedTree
 
 MAX_LEN, HEADS, HEAD_DIM = 77, 2, 16  # sizes that no other array of the loop has
 PASSES_ON = {
@@ -132,6 +133,28 @@ def test_no_cache_sized_copy_in_the_loop(batch, gammas):
 def test_processors_copy_no_cache_either():
     hlo = _optimized(3, (3,), processors=make_processors(repetition_penalty=1.3, banned_tokens=[7]))
     shape = f"f32[3,{HEADS},{MAX_LEN},{HEAD_DIM}]"
+    assert shape in hlo and _copies_in_loops(hlo, shape) == []
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_tree_and_its_path_copy_no_cache_either(batch):
+    model, params = _pair()
+    drafter = GuessedTree(branching=(2, 2), vocab_size=model.vocab_size)
+    nodes = drafter.num_nodes
+    program = Program(
+        target=model,
+        rule=OneHotWalk(),
+        max_len=MAX_LEN,
+        drafter=drafter,
+        gammas=(nodes - 1,),
+        max_gamma=nodes,
+    )
+    request = make_request(prompt_length=[4] * batch, max_new_tokens=8, seed=0, temperature=0.5)
+    state = jax.eval_shape(
+        functools.partial(prefill, program), (params, ()), jnp.ones((batch, 4), jnp.int32), request
+    )
+    hlo = decode_donated.lower(program, (params, ()), request, state).compile().as_text()
+    shape = f"f32[{batch},{HEADS},{MAX_LEN},{HEAD_DIM}]"
     assert shape in hlo and _copies_in_loops(hlo, shape) == []
 
 
