@@ -50,7 +50,7 @@ class Typical:
         return tree_nodes.draw_likeliest(noise, probs)
 
     def accept(self, noise: chain.Coins, proposal: TreeProposal, target_probs: Array) -> TreeVerdict:
-        """Judges a tree against ``target_probs`` [N, V]; no coin but the last and no ``probs`` play a part."""
+        """Judges a tree against ``target_probs`` [N, V]; only the last coin plays a part."""
         tree = proposal.tree
         above = target_probs[tree.parent]
         known = (tree.tokens >= 0) & (tree.tokens < target_probs.shape[-1])
