@@ -55,6 +55,16 @@ class Program:
     def is_tree(self) -> bool:
         return isinstance(self.rule, TreeRule)
 
+    def of_chains(self) -> tuple[Rule, Drafter | None]:
+        """(rule, drafter) of a program that is not of trees."""
+        assert not isinstance(self.rule, TreeRule) and not isinstance(self.drafter, TreeDrafter)
+        return self.rule, self.drafter
+
+    def of_trees(self) -> tuple[TreeRule, TreeDrafter]:
+        """(rule, drafter) of a program of trees."""
+        assert isinstance(self.rule, TreeRule) and isinstance(self.drafter, TreeDrafter)
+        return self.rule, self.drafter
+
     @property
     def capacity(self) -> int:
         """The most tokens a row may hold: the target's context, or the buffer less its slack."""

@@ -37,7 +37,7 @@ def decode_round(
 
     Greedy decoding is the same path: temperature 0 makes p and q one-hot.
     """
-    rule, target = program.rule, program.target
+    (rule, _), target = program.of_chains(), program.target
     warp = warp_of(request, active, state.history, state.length)
     draft_noise, accept_noise = rule.noise(
         request.key, state.statistics.rounds, state.length, gamma, target.vocab_size
@@ -66,12 +66,13 @@ def decode_round(
 def _draft(
     program: Program, params: tuple[Params, Params], gamma: int, state: DecodeState, noise: Noise, warp: Warp
 ) -> tuple[Proposal, DraftState]:
-    if program.drafter is None:
+    rule, drafter = program.of_chains()
+    if drafter is None:
         nothing = Proposal(tokens=jnp.zeros((0,), jnp.int32), probs=None, num_drafted=jnp.int32(0))
         return nothing, state.draft_state
     wanted = jnp.minimum(state.want, gamma)
-    proposal, draft_state = program.drafter.propose(
-        params, state.draft_state, state.tokens, state.length, gamma, wanted, noise, program.rule.draw, warp
+    proposal, draft_state = drafter.propose(
+        params, state.draft_state, state.tokens, state.length, gamma, wanted, noise, rule.draw, warp
     )
     drafted = jnp.arange(gamma) < proposal.num_drafted
     tokens: Array = jnp.where(drafted, proposal.tokens, 0)  # whatever lies past num_drafted must index safely

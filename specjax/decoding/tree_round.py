@@ -36,7 +36,7 @@ def decode_tree_round(
     state: DecodeState,
 ) -> DecodeState:
     """Draft, score, accept, commit: from 1 to D + 1 tokens of the target's law; gamma = N - 1."""
-    rule, target = program.rule, program.target
+    (rule, _), target = program.of_trees(), program.target
     warp = warp_of(request, active, state.history, state.length)
     draft_noise, accept_noise = rule.noise(
         request.key, state.statistics.rounds, state.length, gamma + 1, target.vocab_size
@@ -66,9 +66,10 @@ def decode_tree_round(
 def _draft(
     program: Program, params: tuple[Params, Params], gamma: int, state: DecodeState, noise: Noise, warp: Warp
 ) -> tuple[TreeProposal, DraftState]:
+    rule, drafter = program.of_trees()
     wanted = jnp.minimum(state.want, gamma)
-    proposal, draft_state = program.drafter.propose_tree(
-        params, state.draft_state, state.tokens, state.length, wanted, noise, program.rule.draw_children, warp
+    proposal, draft_state = drafter.propose_tree(
+        params, state.draft_state, state.tokens, state.length, wanted, noise, rule.draw_children, warp
     )
     tree = proposal.tree
     tokens = jnp.where(tree.valid, tree.tokens, 0)  # whatever is not valid must index safely

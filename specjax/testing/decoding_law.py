@@ -95,7 +95,7 @@ def decoding_law(
         start = jax.tree.map(lambda x: x[row[at]], requests), jax.tree.map(lambda x: x[at], states)
         zeros = np.zeros(len(at), np.int32)
         _, proposal, target_probs = play(*start, every_draft[draft], zeros, zeros)
-        chances = weight[at][:, None, None] * _chances(program.rule, proposal, target_probs)
+        chances = weight[at][:, None, None] * _chances(program.of_chains()[0], proposal, target_probs)
         if proposal.probs is None:  # the drafter chose: what is forced changes nothing
             chances[draft > 0] = 0
 

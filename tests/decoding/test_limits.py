@@ -9,7 +9,7 @@ from specjax.acceptance import Rejection
 from specjax.decoding import Program
 from specjax.decoding.commit import _cut
 from specjax.models.table import TableLM
-from specjax.types import Verdict, make_request
+from specjax.types import make_request
 
 PROGRAM = Program(target=TableLM(vocab_size=3, context=24), rule=Rejection(), max_len=32)
 
@@ -31,5 +31,4 @@ def test_a_row_ends_at_the_nearest_limit(length, new, emitted, stopped):
         stop_tokens=request.stop_tokens[0],
     )
     state = types.SimpleNamespace(length=jnp.int32(length), done=jnp.array(False))
-    verdict = Verdict(num_accepted=jnp.int32(2), next_token=jnp.int32(1))
-    assert _cut(PROGRAM, row, state, jnp.array([1, 1, 1]), verdict) == (emitted, stopped)
+    assert _cut(PROGRAM, row, state, jnp.array([1, 1, 1]), jnp.int32(2)) == (emitted, stopped)
