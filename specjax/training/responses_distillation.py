@@ -47,7 +47,7 @@ def load_rows(files: Sequence[epath.Path], context: int, read: np.ndarray) -> Re
     columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for path in files:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        features = _read_features(features_path(path))
+        features = read_features(features_path(path))
         start = 0
         for line in lines:
             count = len(line["response_tokens"])
@@ -59,7 +59,7 @@ def load_rows(files: Sequence[epath.Path], context: int, read: np.ndarray) -> Re
     return ResponseRows(tokens=tokens, features=features, is_response=is_response)
 
 
-def _read_features(path: epath.Path) -> np.ndarray:
+def read_features(path: epath.Path) -> np.ndarray:
     ((_, view),) = safetensors.deserialize(path.read_bytes())
     return np.frombuffer(view["data"], ml_dtypes.bfloat16).reshape(view["shape"])
 
