@@ -1,11 +1,12 @@
 """Coupled sampling is lossless for each seed: it emits the target's own draws, whatever was drafted."""
 
 import jax
+from jax.extend.random import threefry_2x32
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.acceptance import Coupled
+from specjax.acceptance import Coupled, coupled
 from specjax.types import Proposal
 
 RULE = Coupled()
@@ -56,6 +57,18 @@ def test_noise_belongs_to_the_position():
     np.testing.assert_array_equal(narrow, wide[2:4])
     np.testing.assert_array_equal(draft, narrow[:1])
     assert len(np.unique(wide)) == wide.size
+
+
+def test_the_bits_are_threefrys():
+    """JAX's own block cipher at the counters (position, index): every word is used, an odd one left over."""
+    key, positions = jax.random.key(7), [9, 10, 4096]
+    for count in (6, 7):
+        got = coupled._random_bits(key, jnp.array(positions), count)
+        half = np.arange((count + 1) // 2, dtype=np.uint32)
+        for row, position in zip(np.asarray(got), positions, strict=True):
+            counters = np.concatenate([np.full_like(half, position), half])
+            expected = threefry_2x32(jax.random.key_data(key), jnp.asarray(counters))
+            np.testing.assert_array_equal(row, np.asarray(expected)[:count])
 
 
 @pytest.fixture(scope="module")
