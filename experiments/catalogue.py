@@ -11,39 +11,39 @@ from jax.sharding import Mesh
 import numpy as np
 from tokenizers import Tokenizer
 
-from experiments import fetched
-from experiments.cells import NONE
+from experiments import drafter_names, fetched
+from experiments.drafter_names import HEADS, NONE, DrafterName
+from experiments.rules import RULES
 from experiments.settings import SweepSettings, fingerprint, nearest
 import specjax
-from specjax.acceptance.block import Block
-from specjax.acceptance.coupled import Coupled
-from specjax.acceptance.rejection import Rejection
+from specjax import sharding
 from specjax.data.chat import ChatTemplate
 from specjax.data.corpora import standard_library
 from specjax.data.tokenizers import check_same_ids, num_ids, num_shared_ids
+from specjax.drafters.blockwise import Blockwise
+from specjax.drafters.medusa import Medusa, MedusaTree
 from specjax.drafters.model import ModelDrafter
 from specjax.drafters.ngram import NgramDrafter, fit_bigram, fit_unigram
 from specjax.drafters.prompt_lookup import PromptLookup
+from specjax.drafters.tree_model import TreeModelDrafter
 from specjax.models import huggingface
-from specjax.models.language_model import TransformerLM
+from specjax.models.heads.folder import load as load_heads
+from specjax.models.heads.medusa import MedusaConfig
+from specjax.models.language_model import LanguageModel, TransformerLM
 from specjax.models.layer_skip import keep_layers, outer_layers
 from specjax.models.sources import is_source, open_checkpoint
 from specjax.models.subset import SubsetLM, with_vocabulary
+from specjax.sampling import GREEDY_BELOW
 from specjax.sharding import AxisRules
-from specjax.types import Drafter, Params, Rule
+from specjax.trees.contracts import TreeDrafter
+from specjax.trees.topology import Choices
+from specjax.types import Drafter, Params
 
 _ASSETS = epath.Path(Path(specjax.__file__).parent / "assets")
 
 TARGETS = {"target": _ASSETS / "target"}
 PAIR = {name: _ASSETS / name for name in ("target", "draft", "draft-small")}  # trained here, on one corpus
 DRAFT_MODELS = {name: _ASSETS / name for name in ("draft", "draft-small", "draft-smollm2")}
-
-RULES: dict[str, Callable[[SweepSettings], Rule]] = {
-    "rejection": lambda settings: Rejection(lenience=settings.lenience),
-    "block": lambda settings: Block(),
-    "coupled": lambda settings: Coupled(),
-    NONE: lambda settings: Rejection(),  # plain decoding: only its draws are used
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,14 @@ class LoadedModel:
     params: Params
     tokenizer: Tokenizer
     stop_tokens: tuple[int, ...]
-    weights_hash: str
+    weights_sha256: str
     identity: str  # where it is from, in which quantization
     chat_template: ChatTemplate | None
+
+    @property
+    def weights_hash(self) -> str:
+        """As results show it."""
+        return self.weights_sha256[:12]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,24 +72,41 @@ class LoadedDrafter:
 
     name: str
     label: str
-    drafter: Drafter | None
+    drafter: Drafter | TreeDrafter | None
     params: Params
     weights_hash: str = ""
     always_drafts: bool = True  # False: rounds may draft nothing, so it runs in buckets (0, gamma)
+    # The same params drafting a tree of some shape, for requests of some temperature; None where they cannot.
+    grow: Callable[[Choices, float], TreeDrafter] | None = None
+    shape: Choices = ()  # of the tree; () for a chain
+    rank_accuracies: np.ndarray | None = None  # [H, K] of heads
 
     def buckets(self, gamma: int) -> tuple[int, ...]:
         """The gamma buckets of a cell's program."""
         return (gamma,) if self.always_drafts else tuple(sorted({0, gamma}))
 
+    def shaped(self, choices: Choices, temperature: float) -> LoadedDrafter:
+        """Drafts trees of that shape."""
+        if self.grow is None:
+            raise ValueError(f"config.drafters: {self.name} drafts no trees")
+        return dataclasses.replace(self, drafter=self.grow(choices, temperature), shape=choices)
+
 
 def check_names(settings: SweepSettings) -> None:
-    """ValueError for a target, drafter or rule that nobody knows; offers the nearest."""
+    """ValueError for a target, drafter or rule that nobody knows, or a drafter that no rule fits."""
     for name in settings.targets:
         _check_name("targets", name, [*TARGETS, *fetched.NAMES])
-    for name in settings.drafters:
-        _check_name("drafters", name, [*DRAFT_MODELS, *OTHER_DRAFTERS, *fetched.NAMES])
     for name in settings.rules:
         _check_name("rules", name, [name for name in RULES if name != NONE], sources=False)
+    for name in settings.drafters:
+        base = DrafterName.parse(name).base
+        _check_name("drafters", base, [*DRAFT_MODELS, *OTHER_DRAFTERS, *HEADS, *fetched.NAMES])
+        if base != name and base in NO_TREES:
+            raise ValueError(
+                f"config.drafters: {name!r}: {base} drafts chains alone; nearest are {base!r} "
+                f"and 'draft:{DrafterName.parse(name).shape}'"
+            )
+        drafter_names.check(name, settings)
 
 
 def _check_name(key: str, name: str, known: Iterable[str], sources: bool = True) -> None:
@@ -100,21 +122,71 @@ def load_target(name: str, dtype: str, mesh: Mesh | None = None) -> LoadedModel:
 
 
 def load_draft_models(settings: SweepSettings, mesh: Mesh | None = None) -> dict[str, LoadedModel]:
-    """Every draft model of a sweep, by the name it has in the config; whole on every device of ``mesh``."""
+    """Every draft model of a sweep, by its name without a shape; whole on every device of ``mesh``."""
     whole = AxisRules(heads=None, kv_heads=None, mlp=None)
-    names = [name for name in settings.drafters if name not in OTHER_DRAFTERS]
+    bases = dict.fromkeys(DrafterName.parse(name).base for name in settings.drafters)
+    names = [name for name in bases if name not in OTHER_DRAFTERS and not DrafterName(name).heads]
     return {name: _load(name, DRAFT_MODELS, settings.dtype, mesh, whole) for name in names}
 
 
 def make_drafter(name: str, target: LoadedModel, draft_models: dict[str, LoadedModel]) -> LoadedDrafter:
-    """The drafter a name stands for, beside ``target``."""
+    """What a name without a shape stands for beside ``target``: a drafter of chains, which may grow trees."""
     if name in OTHER_DRAFTERS:
         return OTHER_DRAFTERS[name](target)
+    if DrafterName(name).heads:
+        return _heads(name, target)
     draft = draft_models[name]
-    shared = num_shared_ids(target.tokenizer, draft.tokenizer)
-    drafter = ModelDrafter(model=draft.model, vocab_size=target.model.vocab_size, num_ids=shared)
-    label, weights = draft.label, draft.weights_hash
-    return LoadedDrafter(name=name, label=label, drafter=drafter, params=draft.params, weights_hash=weights)
+    sizes = {
+        "vocab_size": target.model.vocab_size,
+        "num_ids": num_shared_ids(target.tokenizer, draft.tokenizer),
+    }
+    return LoadedDrafter(
+        name=name,
+        label=draft.label,
+        drafter=ModelDrafter(model=draft.model, **sizes),
+        params=draft.params,
+        weights_hash=draft.weights_hash,
+        grow=_tree_model(draft.model, **sizes),
+    )
+
+
+def _tree_model(model: LanguageModel, **sizes: int | None) -> Callable[[Choices, float], TreeDrafter]:
+    """Trees of a draft model. Greedy requests leave its q one child a node, so there it is not warped."""
+
+    def grow(choices: Choices, temperature: float) -> TreeDrafter:
+        own = 1.0 if temperature < GREEDY_BELOW else None
+        return TreeModelDrafter(model=model, choices=choices, temperature=own, **sizes)
+
+    return grow
+
+
+def _heads(name: str, target: LoadedModel) -> LoadedDrafter:
+    """Heads on the last hidden state of ``target``, which must show it: see :func:`with_features`."""
+    folder = DrafterName(name).heads
+    if not isinstance(target.model, TransformerLM) or folder is None:
+        raise ValueError(f"config.drafters: {name} reads features, of which {target.label} gives none")
+    try:
+        loaded = load_heads(folder, target.model, target.params, target.weights_sha256)
+    except ValueError as error:
+        raise ValueError(f"config.drafters: {error}") from None
+    mesh = sharding.mesh_of(target.params)
+    is_medusa = isinstance(loaded.heads.config, MedusaConfig)
+    return LoadedDrafter(
+        name=name,
+        label=_label(folder),
+        drafter=(Medusa if is_medusa else Blockwise)(heads=loaded.heads),
+        params=loaded.params if mesh is None else sharding.replicate(loaded.params, mesh),
+        weights_hash=huggingface.weights_hash(folder)[:12],
+        grow=lambda choices, temperature: MedusaTree(heads=loaded.heads, choices=choices),
+        rank_accuracies=loaded.rank_accuracies,
+    )
+
+
+def with_features(target: LoadedModel) -> LoadedModel:
+    """The same model showing the hidden state that heads read."""
+    if not isinstance(target.model, TransformerLM):
+        return target
+    return dataclasses.replace(target, model=dataclasses.replace(target.model, taps=("final",)))
 
 
 def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
@@ -150,7 +222,7 @@ def _load(
             params=params,
             tokenizer=tokenizer,
             stop_tokens=checkpoint.stop_tokens(),
-            weights_hash=checkpoint.weights_hash()[:12],
+            weights_sha256=checkpoint.weights_hash(),
             identity=str(checkpoint.identity),
             chat_template=checkpoint.chat_template(),
         )
@@ -186,9 +258,13 @@ def _layer_skip(target: LoadedModel) -> LoadedDrafter:
         )
     name, layers = "layer_skip", outer_layers(target.model.config.num_hidden_layers)
     model, params = keep_layers(target.model, target.params, layers)
-    drafter = ModelDrafter(model=model, num_ids=model.num_ids)
     return LoadedDrafter(
-        name=name, label=name, drafter=drafter, params=params, weights_hash=target.weights_hash
+        name=name,
+        label=name,
+        drafter=ModelDrafter(model=model, num_ids=model.num_ids),
+        params=params,
+        weights_hash=target.weights_hash,
+        grow=_tree_model(model, num_ids=model.num_ids),
     )
 
 
@@ -215,3 +291,4 @@ OTHER_DRAFTERS: dict[str, Callable[[LoadedModel], LoadedDrafter]] = {
     "bigram": _table("bigram", fit_bigram),
     "unigram": _table("unigram", fit_unigram),
 }
+NO_TREES = tuple(name for name in OTHER_DRAFTERS if name != "layer_skip")

@@ -1,6 +1,7 @@
 """The cells of a sweep: what they are, their order, their ids, their groups and shares.
 
-A cell is one point of targets x drafters x rules x gammas x temperatures.
+A cell is one point of targets x drafters x rules x gammas x temperatures, of
+which only those exist whose rule fits what the drafter drafts, chains or trees.
 The baseline, plain decoding, is drafter "none": one cell per target and
 temperature, without a rule or a gamma.
 """
@@ -12,9 +13,8 @@ import dataclasses
 import itertools
 from typing import Any
 
+from experiments.drafter_names import NONE, DrafterName
 from experiments.settings import SweepSettings, fingerprint, shared
-
-NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,10 @@ class Cell:
     @property
     def is_baseline(self) -> bool:
         return self.drafter == NONE
+
+    @property
+    def is_tree(self) -> bool:
+        return bool(DrafterName.parse(self.drafter).shape)
 
     @property
     def group(self) -> tuple[str, str, str, float]:
@@ -60,14 +64,24 @@ def all_cells(settings: SweepSettings) -> tuple[Cell, ...]:
     >>> [str(cell) for cell in all_cells(s)][:4]  # doctest: +NORMALIZE_WHITESPACE
     ['target alone T=0', 'target alone T=1',
      'target+draft gamma=1 T=0', 'target+draft gamma=3 T=0']
+    >>> s = SweepSettings(drafters=("draft", "draft:2x1"), gammas=(4,), rules=("rejection", "specinfer"))
+    >>> [str(cell) for cell in all_cells(s)]
+    ['target+draft gamma=4 T=0', 'target+draft:2x1 specinfer gamma=4 T=0']
     """
     cells = []
     for target, drafter in itertools.product(settings.targets, settings.drafters):
-        rules, gammas = ((NONE,), (0,)) if drafter == NONE else (settings.rules, settings.gammas)
+        rules, gammas = _rules_and_gammas(drafter, settings)
         for rule, temperature, gamma in itertools.product(rules, settings.temperatures, gammas):
             point = {"target": target, "drafter": drafter, "rule": rule}
             cells.append(Cell(**point, gamma=gamma, temperature=temperature))
     return tuple(cells)
+
+
+def _rules_and_gammas(drafter: str, settings: SweepSettings) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    if drafter == NONE:
+        return (NONE,), (0,)
+    name = DrafterName.parse(drafter)
+    return tuple(rule for rule in settings.rules if name.fits(rule)), name.gammas(settings)
 
 
 def groups(cells: Sequence[Cell]) -> list[tuple[Cell, ...]]:

@@ -13,8 +13,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from experiments import catalogue, costs, rows, runner
-from experiments.cells import NONE, Cell, cell_id
+from experiments import catalogue, costs, rows, runner, tree_shapes
+from experiments.catalogue import LoadedDrafter
+from experiments.cells import Cell, cell_id
+from experiments.drafter_names import NONE, DrafterName
 from experiments.plan import Plan
 from experiments.progress import SweepProgress
 from experiments.runner import Batch, Timed
@@ -72,19 +74,34 @@ class GroupRun:
     def _load(self) -> None:
         plan, first = self.launch.plan, self.cells[0]
         self.target = plan.targets[first.target]
-        self.drafter = catalogue.make_drafter(first.drafter, self.target, plan.draft_models)
+        self.drafter = catalogue.make_drafter(
+            DrafterName.parse(first.drafter).base, self.target, plan.draft_models
+        )
         self.rule = catalogue.RULES[first.rule](self.settings)
         prompts = plan.token_ids[first.target]
         self.batches = runner.make_batches(prompts, self.settings.batch_size)
-        sizes = {"max_len": runner.max_len(prompts, self.settings), "max_gamma": max(self.settings.gammas)}
+        self.sizes = runner.buffer_sizes(prompts, self.settings)
         alone = catalogue.make_drafter(NONE, self.target, {})
-        self.baseline = runner.make_program(self.target, alone, self.rule, 0, **sizes)
-        self.programs = {
-            cell: runner.make_program(self.target, self.drafter, self.rule, cell.gamma, **sizes)
-            for cell in self.cells
-        }
+        plain = catalogue.RULES[NONE if first.is_tree else first.rule](self.settings)
+        self.baseline = runner.make_program(self.target, alone, plain, 0, **self.sizes)
         self.params = (self.target.params, self.drafter.params)
-        self.provenance = {**self.launch.environment, **sizes, "weights_hash": self.weights_hash}
+        self.drafters: dict[Cell, LoadedDrafter] = {}
+        self.programs: dict[Cell, Program] = {}
+        for cell in self.cells:
+            with self._failures_of([cell]):
+                self.drafters[cell] = self._shaped(cell) if cell.is_tree else self.drafter
+                self.programs[cell] = runner.make_program(
+                    self.target, self.drafters[cell], self.rule, cell.gamma, **self.sizes
+                )
+
+    def _shaped(self, cell: Cell) -> LoadedDrafter:
+        self.launch.progress.working_on(f"shape of {cell}")
+        return tree_shapes.shaped(cell, self.launch.plan, self.target, self.drafter, self.sizes)
+
+    def _provenance(self, cell: Cell) -> dict[str, Any]:
+        """What made a cell's records, so that those of another machine or shape are not taken up."""
+        made = {**self.launch.environment, **self.sizes, "weights_hash": self.weights_hash}
+        return made | ({"shape": [list(node) for node in self.drafters[cell].shape]} if cell.is_tree else {})
 
     @property
     def weights_hash(self) -> str:
@@ -92,8 +109,8 @@ class GroupRun:
 
     def _restore(self) -> None:
         """Takes up the records of a launch that was killed."""
-        for cell in self.cells:
-            for row in self.launch.workdir.read_records(self.ids[cell], self.provenance):
+        for cell in self._live():
+            for row in self.launch.workdir.read_records(self.ids[cell], self._provenance(cell)):
                 self._keep(cell, PromptRecord.from_dict(row["record"]), row["identical"])
 
     def _keep(self, cell: Cell, record: PromptRecord, identical: bool) -> None:
@@ -139,8 +156,8 @@ class GroupRun:
         program, params, batch = self._program(live[-1]), self._params(live[-1]), self.batches[0]
         tokens, request = place_batch(jnp.asarray(batch.tokens), self._request(batch), mesh_of(params))
         state = prefill(program, params, tokens, request)
-        gammas = sorted({gamma for cell in live for gamma in self._program(cell).gammas})
-        self.meter = costs.CostMeter(program, params, request, state, tuple(gammas))
+        programs = {gamma: self._program(cell) for cell in live for gamma in self._program(cell).gammas}
+        self.meter = costs.CostMeter(programs, params, request, state)
 
     def _measure_costs(self, share: float) -> None:
         """Repeats until ``share`` of them are done, at least one."""
@@ -204,6 +221,7 @@ class GroupRun:
             identical=[self.identical[cell][key] for key in keys],
             compile_seconds=self.compile_seconds[cell],
             weights_hash=self.weights_hash,
+            drafter=self.drafters[cell],
         )
         self._end(cell, row)
 

@@ -7,17 +7,21 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from etils import epath
 from jax.sharding import Mesh
 
 from experiments import catalogue
 from experiments.catalogue import LoadedModel
+from experiments.drafter_names import OPTIMAL, DrafterName
 from experiments.settings import SweepSettings
 import specjax
 from specjax import sharding
 from specjax.data.corpora import held_out_prompts
 from specjax.data.prompts import Prompt, common_category, content_hash, read_jsonl, take_turns
+from specjax.models import huggingface
 
 STDLIB = "stdlib"
+CALIBRATION_PROMPTS = 8
 # Prompts that come with the package, by name.
 PROMPT_SETS = {"assistant": Path(specjax.__file__).parent / "assets" / "prompts" / "assistant.jsonl"}
 
@@ -31,6 +35,8 @@ class Plan:
     draft_models: dict[str, LoadedModel]
     prompts: tuple[Prompt, ...]
     token_ids: dict[str, list[list[int]]]  # by target name: one list of ids per prompt
+    # The same of the prompts that optimal trees are measured on; none of them where no tree is
+    calibration_ids: dict[str, list[list[int]]] = dataclasses.field(default_factory=dict)
 
     @property
     def category(self) -> str:
@@ -44,6 +50,8 @@ class Plan:
         """What the names of the config stand for, so that a workdir cannot mix two meanings."""
         models = {**self.targets, **self.draft_models}
         weights = {f"weights of {name}": model.weights_hash for name, model in models.items()}
+        for name, folder in heads_of(self.settings).items():
+            weights[f"weights of {name}"] = huggingface.weights_hash(folder)[:12]
         return {"prompts_hash": self.prompts_hash, **weights}
 
 
@@ -53,6 +61,8 @@ def prepare(settings: SweepSettings) -> Plan:
     prompts = load_prompts(settings)
     mesh = make_mesh(settings)
     targets = {name: catalogue.load_target(name, settings.dtype, mesh) for name in settings.targets}
+    if heads_of(settings):  # for all cells, so that they share programs
+        targets = {name: catalogue.with_features(target) for name, target in targets.items()}
     draft_models = catalogue.load_draft_models(settings, mesh)
     for target, draft in itertools.product(targets.values(), draft_models.values()):
         catalogue.check_pair(target, draft)
@@ -60,7 +70,17 @@ def prepare(settings: SweepSettings) -> Plan:
     plan = with_prompts(plan, prompts)
     for target in targets.values():
         _check_sizes(settings, target)
+        for name in heads_of(settings):
+            catalogue.make_drafter(name, target, draft_models)
+    if any(DrafterName.parse(name).shape == OPTIMAL for name in settings.drafters):
+        plan = dataclasses.replace(plan, calibration_ids=_calibration_ids(plan))
     return plan
+
+
+def heads_of(settings: SweepSettings) -> dict[str, epath.Path]:
+    """The folders of the heads that draft in a sweep, by their name without a shape."""
+    folders = {name.base: name.heads for name in map(DrafterName.parse, settings.drafters)}
+    return {name: folder for name, folder in folders.items() if folder is not None}
 
 
 def with_prompts(plan: Plan, prompts: tuple[Prompt, ...]) -> Plan:
@@ -91,6 +111,26 @@ def load_prompts(settings: SweepSettings) -> tuple[Prompt, ...]:
             f"add --config.num_prompts={len(prompts)}"
         )
     return prompts[:wanted]
+
+
+def _calibration_ids(plan: Plan) -> dict[str, list[list[int]]]:
+    """The ends of ``CALIBRATION_PROMPTS`` prompts, none longer than the sweep's longest.
+
+    A chat's are the ones written for this repository, others come from the
+    standard library: beyond the sweep's own, but for a sweep of either set.
+    """
+    settings = plan.settings
+    if settings.chat:
+        prompts = read_jsonl(str(PROMPT_SETS["assistant"]))[-CALIBRATION_PROMPTS:]
+    else:
+        own = settings.num_prompts if settings.prompts == STDLIB else 0
+        texts = held_out_prompts(own + CALIBRATION_PROMPTS)[own:]
+        prompts = tuple(Prompt(id=f"stdlib/{own + i}", text=text) for i, text in enumerate(texts))
+    longest = {name: max(map(len, ids)) for name, ids in plan.token_ids.items()}
+    return {
+        name: [ids[-longest[name] :] for ids in encode(prompts, target, chat=settings.chat)]
+        for name, target in plan.targets.items()
+    }
 
 
 def encode(prompts: tuple[Prompt, ...], model: LoadedModel, chat: bool = False) -> list[list[int]]:

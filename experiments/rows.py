@@ -7,7 +7,9 @@ import traceback
 from typing import Any
 
 from experiments import catalogue
+from experiments.catalogue import LoadedDrafter
 from experiments.cells import Cell, cell_id
+from experiments.drafter_names import DrafterName
 from experiments.plan import Plan
 from experiments.settings import PROCESSORS
 from specjax.analysis.groups import by_group
@@ -25,8 +27,9 @@ def identity(cell: Cell, plan: Plan) -> Row:
     """What a cell is: its point on the axes and the settings behind it."""
     settings = plan.settings
     target = plan.targets[cell.target].label
-    draft = plan.draft_models.get(cell.drafter)
-    drafter = draft.label if draft else cell.drafter
+    name = DrafterName.parse(cell.drafter)
+    draft = plan.draft_models.get(name.base)
+    drafter = ":".join(filter(None, (draft.label if draft else name.base, name.shape)))
     return {
         "cell_id": cell_id(cell, settings),
         "pair": target if cell.is_baseline else f"{target}+{drafter}",
@@ -35,6 +38,7 @@ def identity(cell: Cell, plan: Plan) -> Row:
         "target_identity": plan.targets[cell.target].identity,
         "drafter_identity": draft.identity if draft else "",
         "acceptance": cell.rule,
+        "is_tree": cell.is_tree,
         "lossless": catalogue.RULES[cell.rule](settings).lossless,
         "gamma": cell.gamma,
         "temperature": cell.temperature,
@@ -54,6 +58,7 @@ def finished_row(
     identical: Sequence[bool],
     compile_seconds: float,
     weights_hash: str,
+    drafter: LoadedDrafter,
 ) -> Row:
     """The line of a cell that ended well.
 
@@ -61,10 +66,12 @@ def finished_row(
     tokens, where both draw them by construction (greedy, coupled), else None.
     """
     row = identity(cell, plan)
-    row |= summarize(records, costs, batch_size=plan.settings.batch_size)
+    row |= summarize(records, costs, batch_size=plan.settings.batch_size, is_tree=cell.is_tree)
     comparable = cell.is_baseline or cell.temperature < GREEDY_BELOW or cell.rule == "coupled"
     return row | {
         "by_group": by_group(records),
+        "shape": [list(node) for node in drafter.shape],
+        "rank_accuracies": None if drafter.rank_accuracies is None else drafter.rank_accuracies.tolist(),
         "identical_to_baseline": sum(identical) if comparable else None,
         "num_decodes": len(records),
         "compile_seconds": compile_seconds,

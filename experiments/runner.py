@@ -23,6 +23,7 @@ from specjax.decoding.generate import decode_donated, prefill
 from specjax.decoding.program import Program, buffer_length
 from specjax.processors import make_processors
 from specjax.sharding import mesh_of, place_batch
+from specjax.trees.contracts import TreeRule
 from specjax.types import DecodeState, Params, ProcessorParams, Request, Rule, make_request
 
 SMALLEST_PROMPT_BUCKET = 128
@@ -56,6 +57,11 @@ def max_len(prompts: Sequence[Sequence[int]], settings: SweepSettings) -> int:
     longest = max(len(ids) for ids in prompts)
     needed = buffer_length(longest, settings.max_new_tokens, max(settings.gammas))
     return -(-needed // 32) * 32
+
+
+def buffer_sizes(prompts: Sequence[Sequence[int]], settings: SweepSettings) -> dict[str, int]:
+    """What every program of a sweep has in common, as keywords of :func:`make_program`."""
+    return {"max_len": max_len(prompts, settings), "max_gamma": max(settings.gammas)}
 
 
 def make_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[Batch]:
@@ -111,7 +117,13 @@ def processors_for(settings: SweepSettings) -> ProcessorParams | None:
 
 
 def make_program(
-    target: LoadedModel, drafter: LoadedDrafter, rule: Rule, gamma: int, *, max_len: int, max_gamma: int
+    target: LoadedModel,
+    drafter: LoadedDrafter,
+    rule: Rule | TreeRule,
+    gamma: int,
+    *,
+    max_len: int,
+    max_gamma: int,
 ) -> Program:
     """The program of one cell; buffers do not depend on its gamma."""
     return Program(

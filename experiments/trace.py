@@ -14,8 +14,9 @@ from absl import app, flags
 import jax
 from rich.console import Console
 
-from experiments import catalogue, compilation, launch, runner
+from experiments import catalogue, compilation, launch, runner, tree_shapes
 from experiments.cells import Cell, all_cells
+from experiments.drafter_names import DrafterName
 from experiments.plan import Plan, prepare, with_prompts
 from experiments.settings import SweepSettings
 from specjax.analysis import trace
@@ -50,16 +51,12 @@ def first_cell(settings: SweepSettings) -> Cell:
 def decode(plan: Plan, cell: Cell) -> trace.DecodeTrace:
     """The first prompt of ``plan``, decoded as ``cell`` says."""
     settings, target = plan.settings, plan.targets[cell.target]
-    drafter = catalogue.make_drafter(cell.drafter, target, plan.draft_models)
+    drafter = catalogue.make_drafter(DrafterName.parse(cell.drafter).base, target, plan.draft_models)
     prompts = plan.token_ids[cell.target]
-    program = runner.make_program(
-        target,
-        drafter,
-        catalogue.RULES[cell.rule](settings),
-        cell.gamma,
-        max_len=runner.max_len(prompts, settings),
-        max_gamma=max(settings.gammas),
-    )
+    sizes = runner.buffer_sizes(prompts, settings)
+    if cell.is_tree:
+        drafter = tree_shapes.shaped(cell, plan, target, drafter, sizes)
+    program = runner.make_program(target, drafter, catalogue.RULES[cell.rule](settings), cell.gamma, **sizes)
     (batch,) = runner.make_batches(prompts, batch_size=1)
     request = runner.request_for(batch, settings, cell.temperature, target.stop_tokens)
     timed = runner.decode_timed(program, (target.params, drafter.params), batch, request)

@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from specjax.analysis import cells, theory
+from specjax.analysis import cells, theory, trees
 from specjax.analysis.cells import Row
 
 SPEEDUPS = (1.0, 1.5, 2.0)
@@ -35,10 +35,10 @@ class AlphaNeeded:
 
 
 def alphas_needed(rows: Sequence[Row]) -> list[AlphaNeeded]:
-    """One line for each finished cell with a drafter whose costs were measured."""
+    """One line for each finished cell with a drafter of chains whose costs were measured."""
     return [
         _line(name, row)
-        for name, group in cells.by_drafter(rows).items()
+        for name, group in cells.by_drafter(trees.chain_rows(rows)).items()
         for lines in cells.by_temperature(group).values()
         for row in lines
         if None not in (row["proposal_cost_ratio"], row["verify_cost_ratio"], row["tau"])

@@ -7,9 +7,10 @@ DEFINITIONS = {
     "block count, since leaving them out would bias tau low.",
     "tau_expected": "Mean over rounds of (1 - a^(g+1)) / (1 - a) with a = alpha_overlap and g the tokens "
     "drafted (Leviathan et al. 2023, Equation 1).",
-    "alpha_overlap": "Acceptance of a single position: mean of the sum of min(p, q) over tested positions.",
+    "alpha_overlap": "Acceptance of a single position: mean of the sum of min(p, q) over tested positions. "
+    "Not defined for trees, nor is anything of Equation (1).",
     "alpha_accept": "Accepted draft tokens over tested ones. For the block and coupled rules it is the rate "
-    "of that rule, not the paper's alpha.",
+    "of that rule, not the paper's alpha. Of trees: over depths at which a child was tried.",
     "alpha_tau": "The alpha at which Equation (1) gives the tokens that were measured.",
     "alpha of tau": "The alpha at which Equation (1) gives the measured tau if every round drafted gamma "
     "tokens. It is alpha_tau for a drafter that always does, and lower for one that often has fewer.",
@@ -19,6 +20,10 @@ DEFINITIONS = {
     "those is the group's baseline. No speedup where a batch mixed groups, whose time they share.",
     "c_k": "Acceptance of draft position k among the rounds that tested it, that is, accepted everything "
     "before it. E[tokens] = 1 + c_1 + c_1 c_2 + ...",
+    "N": "Tokens that the target scores in a round: the pending one and gamma drafted ones, a chain or the "
+    "nodes of a tree.",
+    "bookkeeping": "What a round over a tree takes beyond its proposal, a target step of N tokens and the "
+    "warping of their scores: mask, walk, gather of the accepted path. A share of the round.",
     "c": "Time of a draft step over that of a one-token target step.",
     "d(gamma)": "Time of a whole proposal, in one-token target steps.",
     "v(T)": "Time of a T-token target step, in one-token target steps. The paper supposes 1.",

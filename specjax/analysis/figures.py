@@ -7,9 +7,11 @@ import dataclasses
 
 from matplotlib.figure import Figure
 
-from specjax.analysis import break_even_plots, group_plots, plots, theory_plots
+from specjax.analysis import break_even_plots, group_plots, heads_plots, plots, theory_plots, tree_plots
 from specjax.analysis.cells import Row
 from specjax.analysis.groups import group_tables
+from specjax.analysis.heads import head_lines
+from specjax.analysis.trees import tree_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +102,44 @@ FIGURES = (
         "plain decoding.",
         section="By group",
         applies=lambda rows: bool(group_tables(rows)),
+    ),
+    FigureSpec(
+        "tree_budgets",
+        "Chains and trees of as many scored tokens",
+        tree_plots.budget_figure,
+        "tau with 95 % intervals over the tokens that the target scores in a round. Dotted, in the same "
+        "colour: what a round costs in one-token target steps. A drafter pays where its tau is above its "
+        "dotted line; how far a tree is above the chain of as many tokens is what branching is worth.",
+        section="Trees",
+        applies=lambda rows: bool(tree_rows(rows)),
+    ),
+    FigureSpec(
+        "trees",
+        "What each tree accepted where",
+        tree_plots.tree_figure,
+        "Circles are nodes, by their rank among the children of a node. The number on an edge, and its "
+        "width, is the share of rounds that accepted its lower end, of those that accepted its upper one; "
+        "grey edges were never taken. Numbers deep down are of few rounds.",
+        section="Trees",
+        applies=lambda rows: bool(tree_rows(rows)),
+    ),
+    FigureSpec(
+        "tree_groups",
+        "Chains and trees by group of prompts",
+        tree_plots.group_figure,
+        "tau with 95 % intervals at one number of scored tokens, the largest that has both. A lossy rule is "
+        "named in the legend: its tau is that of another law.",
+        section="Trees",
+        applies=lambda rows: any(row.get("by_group") for row in tree_rows(rows)),
+    ),
+    FigureSpec(
+        "heads",
+        "How often heads are right",
+        heads_plots.accuracy_figure,
+        "Top-k: the label is among a head's k likeliest, on responses held out from training. Hollow: top-1 "
+        "as published for Medusa on larger targets (Cai et al. 2024).",
+        section="Heads",
+        applies=lambda rows: bool(head_lines(rows)),
     ),
     FigureSpec(
         "alpha_needed",

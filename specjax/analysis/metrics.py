@@ -104,7 +104,9 @@ def speedup_leviathan(totals: Totals, ratios: CostRatios) -> Float:
     return tau_expected(totals) / (np.where(drafted == 0, 0.0, drafted * ratios.c) + 1)
 
 
-def speedup_cost_model(totals: Totals, ratios: CostRatios, *, batch_size: int = 1) -> Float:
+def speedup_cost_model(
+    totals: Totals, ratios: CostRatios, *, batch_size: int = 1, is_tree: bool = False
+) -> Float:
     """Predicted by measured costs: tokens kept a round over its mean d(steps run) + v(bucket + 1).
 
     A row that drafts 2 tokens in bucket 7 pays v(8). Its draft loop runs as
@@ -115,13 +117,18 @@ def speedup_cost_model(totals: Totals, ratios: CostRatios, *, batch_size: int = 
     measured speed has them. What no per-round model sees: in a batch, rows
     that finished early while the longest goes on.
     """
-    return _ratio(totals.num_tokens, totals.rounds) / round_cost(totals, ratios, batch_size=batch_size)
+    return _ratio(totals.num_tokens, totals.rounds) / round_cost(
+        totals, ratios, batch_size=batch_size, is_tree=is_tree
+    )
 
 
-def round_cost(totals: Totals, ratios: CostRatios, *, batch_size: int = 1) -> Float:
-    """Mean time of a round in one-token target steps; tau must exceed it (``theory.break_even_tau``)."""
+def round_cost(totals: Totals, ratios: CostRatios, *, batch_size: int = 1, is_tree: bool = False) -> Float:
+    """Mean time of a round in one-token target steps; tau must exceed it (``theory.break_even_tau``).
+
+    A tree's steps are those of its shape, whichever of its nodes are valid.
+    """
     scoring = (totals.rounds_by_bucket * ratios.v_bucket).sum(-1)
-    if batch_size == 1:
+    if batch_size == 1 and not is_tree:
         drafting = (totals.rounds_by_drafted * ratios.d).sum(-1)
     else:
         drafting = (totals.rounds_by_bucket * ratios.d_bucket).sum(-1)
@@ -129,6 +136,9 @@ def round_cost(totals: Totals, ratios: CostRatios, *, batch_size: int = 1) -> Fl
 
 
 # --- a results line -----------------------------------------------------------------------
+
+# Equation (1) and what inverts it, and the cost of one draft step in a row of them.
+CHAIN_ONLY = ("alpha_overlap", "alpha_tau", "tau_expected", "speedup_leviathan", "draft_cost_ratio")
 
 MEASURED = {
     "alpha_accept": alpha_accept,
@@ -143,7 +153,12 @@ MEASURED = {
 
 
 def summarize(
-    records: Sequence[PromptRecord], costs: Costs | None = None, *, batch_size: int = 1, seed: int = 0
+    records: Sequence[PromptRecord],
+    costs: Costs | None = None,
+    *,
+    batch_size: int = 1,
+    seed: int = 0,
+    is_tree: bool = False,
 ) -> dict[str, Any]:
     """The measured and predicted fields of one results line.
 
@@ -157,6 +172,8 @@ def summarize(
       costs: of the cell's own models, batch size and buffer length.
       batch_size: of the run.
       seed: of the bootstrap.
+      is_tree: the rounds drafted trees. Positions are then depths, and what
+        supposes a chain (``CHAIN_ONLY``) is undefined.
 
     Raises:
       ValueError: no records, records of different programs, or a cost that the rounds need is missing.
@@ -169,14 +186,21 @@ def summarize(
         "num_rounds": int(totals.rounds),
         "tested_by_position": totals.tested[:gamma].astype(int).tolist(),
         "accepted_by_position": totals.accepted[:gamma].astype(int).tolist(),
+        "accepted_by_node": totals.accepted_nodes[: gamma + 1].astype(int).tolist(),
         "prefill_seconds": float(totals.prefill_seconds),
+        # Of each sampling unit, so that cells that decoded the same prompts are compared pair by pair
+        "emitted_by_unit": (units.num_tokens + units.cut).astype(int).tolist(),
+        "rounds_by_unit": units.rounds.astype(int).tolist(),
     }
-    line |= _measured(units, costs, records[0].buckets, batch_size, seed)
-    return line | _costs(costs, gamma, seed)
+    line |= _measured(units, costs, records[0].buckets, batch_size, seed, is_tree)
+    line |= _costs(costs, gamma, seed)
+    if is_tree:
+        line |= {name + suffix: None for name in CHAIN_ONLY for suffix in ("", "_ci")}
+    return line
 
 
 def _measured(
-    units: Totals, costs: Costs | None, buckets: tuple[int, ...], batch_size: int, seed: int
+    units: Totals, costs: Costs | None, buckets: tuple[int, ...], batch_size: int, seed: int, is_tree: bool
 ) -> dict[str, Any]:
     """Everything that varies over prompts, all from the same resamples."""
     names = [*MEASURED, "speedup_leviathan", "speedup_cost_model"]
@@ -188,7 +212,8 @@ def _measured(
             rows += [np.array(np.nan)] * 2
         else:
             ratios = cost_ratios(costs, units, repeats, buckets)
-            rows += [speedup_leviathan(sums, ratios), speedup_cost_model(sums, ratios, batch_size=batch_size)]
+            by_costs = speedup_cost_model(sums, ratios, batch_size=batch_size, is_tree=is_tree)
+            rows += [speedup_leviathan(sums, ratios), by_costs]
         rows += list(np.moveaxis(acceptance_by_position(sums), -1, 0))
         return np.stack(np.broadcast_arrays(*rows))
 
@@ -203,11 +228,13 @@ def _measured(
 
 
 def _costs(costs: Costs | None, gamma: int, seed: int) -> dict[str, Any]:
-    """c, d(gamma) and v(gamma + 1), over repeats."""
-    names = ["draft_cost_ratio", "proposal_cost_ratio", "verify_cost_ratio"]
+    """c, d(gamma), v(gamma + 1) and, of trees, the share of a round that bookkeeping takes, over repeats."""
+    names = ["draft_cost_ratio", "proposal_cost_ratio", "verify_cost_ratio", "bookkeeping_share"]
     if costs is None:
-        return fields(names, [np.nan] * 3, [None] * 3)
-    repeats = np.stack([costs.draft_ratio(gamma), costs.proposal_ratio(gamma), costs.verify_ratio(gamma + 1)])
+        return fields(names, [np.nan] * len(names), [None] * len(names))
+    of_gamma = (costs.draft_ratio, costs.proposal_ratio, costs.bookkeeping_share)
+    draft, proposal, bookkeeping = (ratio(gamma) for ratio in of_gamma)
+    repeats = np.stack([draft, proposal, costs.verify_ratio(gamma + 1), bookkeeping])
     estimate = lambda index: np.median(repeats[:, index], axis=-1)
     sizes = (costs.num_repeats,)
     return fields(names, estimate(np.arange(costs.num_repeats)), bootstrap(estimate, sizes, seed=seed))

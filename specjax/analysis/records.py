@@ -82,10 +82,14 @@ class Costs:
         default_factory=dict
     )  # g -> proposal
     draft_step_seconds: tuple[float, ...] = ()  # one draft step; () for a drafter that has none
+    # Of trees, by g: a whole round, and what it takes beyond proposal, step and warping: mask, walk, gather
+    whole_round_seconds: Mapping[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    bookkeeping_seconds: Mapping[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # JSON turns integer keys into strings.
-        for field in ("target_seconds", "proposal_seconds"):
+        by_size = ("target_seconds", "proposal_seconds", "whole_round_seconds", "bookkeeping_seconds")
+        for field in by_size:
             object.__setattr__(self, field, {int(k): tuple(v) for k, v in getattr(self, field).items()})
         object.__setattr__(self, "draft_step_seconds", tuple(self.draft_step_seconds))
         if not self.target_seconds.get(1):
@@ -101,11 +105,10 @@ class Costs:
         return len(self.target_seconds[1])
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "target_seconds": {str(k): list(v) for k, v in self.target_seconds.items()},
-            "proposal_seconds": {str(k): list(v) for k, v in self.proposal_seconds.items()},
-            "draft_step_seconds": list(self.draft_step_seconds),
-        }
+        as_json = lambda times: (
+            list(times) if isinstance(times, tuple) else {str(k): list(v) for k, v in times.items()}
+        )
+        return {name: as_json(times) for name, times in vars(self).items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Costs:
@@ -130,6 +133,12 @@ class Costs:
             raise ValueError(f"d({gamma}) was not measured; proposals were timed for g = {sorted(curve)}")
         gammas = sorted(curve)
         return np.array([np.interp(gamma, gammas, [curve[g][r] for g in gammas]) for r in range(len(unit))])
+
+    def bookkeeping_share(self, gamma: int) -> NDArray[np.float64]:
+        """Share of a round over a tree of ``gamma`` drafted nodes, of each repeat, [R]; NaN for chains."""
+        if gamma not in self.whole_round_seconds:
+            return np.full(self.num_repeats, np.nan)
+        return np.asarray(self.bookkeeping_seconds[gamma]) / np.asarray(self.whole_round_seconds[gamma])
 
     def draft_ratio(self, gamma: int) -> NDArray[np.float64]:
         """c of each repeat, [R]: a draft step, or d(gamma) / gamma for a drafter without steps."""

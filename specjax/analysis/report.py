@@ -25,7 +25,9 @@ from specjax.analysis.definitions import DEFINITIONS
 from specjax.analysis.figures import FIGURES
 from specjax.analysis.gamma_choice import choices
 from specjax.analysis.groups import group_tables
+from specjax.analysis.heads import head_lines
 from specjax.analysis.trace import MEANING, DecodeTrace, to_plain, visible
+from specjax.analysis.trees import RANKS_SHOWN, budget_lines
 
 DPI = 130
 
@@ -78,6 +80,7 @@ def _environment(*, html: bool) -> jinja2.Environment:
     environment.filters |= {
         "number": number,
         "interval": interval,
+        "percent": percent,
         "cell": _markdown_cell,
         "visible": visible,
     }
@@ -103,6 +106,9 @@ def _context(
         "choices": choices(rows),
         "agreement": agreements and [min(agreements), float(np.median(agreements)), max(agreements)],
         "group_tables": group_tables(rows),
+        "budget_lines": budget_lines(rows),
+        "head_lines": head_lines(rows),
+        "ranks_shown": RANKS_SHOWN,
         "alphas_needed": alphas_needed(rows),
         "speedups": SPEEDUPS,
         "traces": traces,
@@ -126,6 +132,15 @@ def number(value: float | None, digits: int = 2) -> str:
     ('0.82', '–', '431')
     """
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def percent(share: float | None) -> str:
+    """A share of a whole for a table.
+
+    >>> percent(0.0314), percent(None)
+    ('3.1 %', '–')
+    """
+    return "–" if share is None else f"{100 * share:.1f} %"
 
 
 def interval(limits: Sequence[float] | None, digits: int = 2) -> str:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 import numpy as np
 
-from specjax.analysis import cells, theory
+from specjax.analysis import cells, theory, trees
 from specjax.analysis import plot_style as ps
 from specjax.analysis.cells import Row
 from specjax.analysis.plots import NOTHING
@@ -95,7 +95,7 @@ def memory_figure(rows: Sequence[Row]) -> Figure:
 
 def timeline_figure(rows: Sequence[Row]) -> Figure:
     """Draft and target calls over time, for two gammas of the fastest drafter and plain decoding (Fig. 5)."""
-    best = cells.best([row for row in rows if row.get("verify_cost_ratio") is not None])
+    best = cells.best([row for row in trees.chain_rows(rows) if row["verify_cost_ratio"] is not None])
     if best is None:
         return ps.empty("No measured costs.")
     same = ("pair", "drafter", "acceptance", "temperature")

@@ -1,0 +1,102 @@
+"""How often heads guess right, beside what was published, and what a training run says tau will be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+
+from specjax.analysis import cells, trees
+from specjax.analysis.cells import Row
+
+# Top-1 of five heads on their own targets (Cai et al. 2024, arXiv 2401.10774).
+PUBLISHED_TOP1 = {
+    "Medusa, Vicuna-7B": (0.560, 0.316, 0.201, 0.147, 0.118),
+    "Medusa, Vicuna-13B": (0.594, 0.340, 0.216, 0.150, 0.122),
+    "Medusa, Vicuna-33B": (0.605, 0.356, 0.225, 0.160, 0.137),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadLine:
+    """One head of a drafter; the first guesses the token after the pending one."""
+
+    head: int  # from 1
+    top: dict[str, list[float]]  # by drafter: top-1 .. top-5 on text held out from its training
+    published: dict[str, float | None]  # top-1 by target; None beyond the heads that it had
+
+
+def head_lines(rows: Sequence[Row]) -> list[HeadLine]:
+    """The heads of a sweep; none if no drafter of it has any."""
+    measured = {
+        trees.base(row): np.asarray(row["rank_accuracies"])
+        for row in cells.finished(rows)
+        if row.get("rank_accuracies")
+    }
+    most = max((len(table) for table in measured.values()), default=0)
+    top = {name: np.cumsum(table, axis=1)[:, : trees.RANKS_SHOWN] for name, table in measured.items()}
+    return [
+        HeadLine(
+            head=head + 1,
+            top={name: table[head].tolist() for name, table in top.items() if head < len(table)},
+            published={
+                name: values[head] if head < len(values) else None for name, values in PUBLISHED_TOP1.items()
+            },
+        )
+        for head in range(most)
+    ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TauCurve:
+    """tau of one shape over training: predicted from ranks of held-out text, and as decoded."""
+
+    shape: str  # "chain", "tree32": N nodes
+    steps: list[int]
+    predicted: list[float]
+    real: list[float | None]  # None at an evaluation that did not decode
+    real_ci: list[list[float] | None]
+
+
+_PREDICTED = re.compile(r"(?:held_out_)?predicted_tau_(\w+)")
+
+
+def tau_curves(metrics: Iterable[Mapping[str, Any]]) -> list[TauCurve]:
+    """The curves in the lines of a training run's ``metrics.jsonl``; none without such lines.
+
+    >>> lines = [{"step": 9, "held_out_predicted_tau_chain": 1.5, "held_out_real_tau_chain": 1.4}]
+    >>> tau_curves(lines)[0].real
+    [1.4]
+    """
+    found: dict[str, list[tuple[int, float, float | None, list[float] | None]]] = {}
+    for line in metrics:
+        for name, value in line.items():
+            match = _PREDICTED.fullmatch(name)
+            if match:
+                real = name.replace("predicted", "real")
+                point = (line["step"], value, line.get(real), line.get(f"{real}_ci"))
+                found.setdefault(match[1], []).append(point)
+    return [
+        TauCurve(
+            shape=shape,
+            steps=[point[0] for point in points],
+            predicted=[point[1] for point in points],
+            real=[point[2] for point in points],
+            real_ci=[point[3] for point in points],
+        )
+        for shape, points in found.items()
+    ]
+
+
+def top1_curves(metrics: Iterable[Mapping[str, Any]]) -> dict[int, list[tuple[int, float]]]:
+    """{head from 1: [(step, top-1 accuracy)]} in the lines of a training run."""
+    found: dict[int, list[tuple[int, float]]] = {}
+    for line in metrics:
+        for name, value in line.items():
+            match = re.fullmatch(r"(?:held_out_)?top1_head(\d+)", name)
+            if match:
+                found.setdefault(int(match[1]), []).append((line["step"], value))
+    return dict(sorted(found.items()))
