@@ -61,7 +61,8 @@ FIGURES = (
         "acceptance_by_position",
         "Acceptance by position",
         plots.acceptance_figure,
-        "Solid, with its 95 % band: c_k, acceptance of position k once everything before it was accepted. "
+        "Solid, with its 95 % band: c_k, acceptance of position k (of a tree: of any node of depth k) once "
+        "everything before it was accepted, at each drafter's largest gamma. "
         "Dashed: chance that k drafts or more survive. A flat c_k is what Equation (1) supposes. Positions "
         f"tested fewer than {plots.MIN_TESTS} times are left out.",
     ),

@@ -41,7 +41,8 @@ def group_figure(rows: Sequence[Row]) -> Figure:
         axes[0].plot([], [], marker, color=color, linestyle="none", label=name)[0]
         for name, (color, marker) in looks.items()
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
+    columns = ps.legend_columns(names)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
     return figure
 
 

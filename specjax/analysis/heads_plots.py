@@ -38,7 +38,11 @@ def accuracy_figure(rows: Sequence[Row]) -> Figure:
         axis.set_xticks(range(1, max(len(own), 5) + 1))
         axis.set_ylim(0, 1.03)
     figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9, frameon=False
+        *axes[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2 if len(names) == 1 else 4,
+        fontsize=9,
+        frameon=False,
     )
     return figure
 

@@ -17,6 +17,7 @@ TARGET_COLOR, DRAFT_COLOR, FASTER, SLOWER = "#3b6fb6", "#e8912d", "#1b7f5c", "#b
 CATEGORICAL = ("#3b6fb6", "#e8912d", "#1b9e77", "#8e5ea2", "#c0504d", "#4bacc6", "#7f7f7f", "#a6761d")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WIDTH = 9.0  # inches of a full-width figure
+NARROW_TITLE = 24  # characters over one panel of three
 
 
 def new_figure(height: float = 4.5, width: float = WIDTH) -> Figure:
@@ -27,11 +28,13 @@ def new_figure(height: float = 4.5, width: float = WIDTH) -> Figure:
 
 
 def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> Axes:
-    """Labels, a light grid, no box."""
+    """Labels, a light grid, no box. A title too long for a narrow panel goes on after its first comma."""
+    place = axes.get_subplotspec()
+    if len(title) > NARROW_TITLE and place is not None and place.get_gridspec().ncols > 2:
+        title = title.replace(", ", ",\n", 1)
     axes.set_title(title, fontsize=11, color=INK, loc="left", fontweight="bold")
     axes.set_xlabel(x, fontsize=10, color=INK)
     shared = axes.get_shared_y_axes().get_siblings(axes)
-    place = axes.get_subplotspec()
     first = len(shared) == 1 or place is None or place.is_first_col()
     axes.set_ylabel(y if first else "", fontsize=10, color=INK)
     axes.tick_params(labelsize=9, colors=MUTED)
@@ -52,6 +55,15 @@ def panels(count: int, *, columns: int = 3, height: float = 3.4, **kwargs: Any) 
     for unused in grid[count:]:
         unused.set_axis_off()
     return figure, grid[:count]
+
+
+def legend_columns(names: Sequence[str], most: int = 5) -> int:
+    """How many columns of ``names``, at 9 points with their handles, fit below a figure of full width.
+
+    >>> legend_columns(["draft", "none"]), legend_columns(["draft-smollm2:optimal, recursive_rejection"])
+    (5, 2)
+    """
+    return max(1, min(most, int(WIDTH / (0.6 + 0.08 * max(map(len, names))))))
 
 
 def legend(axes: Axes, **kwargs: Any) -> None:

@@ -85,8 +85,8 @@ def acceptance_figure(rows: Sequence[Row]) -> Figure:
             row, color = lines[-1], colors[temperature]
             known = _known_positions(row)
             positions = np.arange(1, len(known) + 1)
-            name = f"c_k at T = {temperature:g}, gamma {row['gamma']}"
-            axis.plot(positions, known, "o-", color=color, markersize=4, linewidth=1.5, label=name)
+            label = f"c_k at T = {temperature:g}"
+            axis.plot(positions, known, "o-", color=color, markersize=4, linewidth=1.5, label=label)
             intervals = [ci or (c, c) for c, ci in zip(known, row["acceptance_by_position_ci"])]
             if intervals:
                 axis.fill_between(positions, *np.transpose(intervals), color=color, alpha=0.15, linewidth=0)

@@ -21,11 +21,13 @@ Choice = tuple[int, ...]
 
 
 def tree_figure(rows: Sequence[Row]) -> Figure:
-    """Each drafter's tree at the largest budget and the coolest temperature, with what it accepted where."""
+    """Each shape at its largest budget and the coolest temperature, with what was accepted where."""
     shown = _to_draw(rows)
     if not shown:
         return ps.empty(NO_TREES)
-    figure, axes = ps.panels(len(shown), columns=1, height=3.3)
+    depths = [max(map(len, row["shape"])) for row in shown.values()]
+    heights = [1.2 + 0.62 * depth for depth in depths]
+    figure, axes = ps.panels(len(shown), columns=1, height=sum(heights) / len(heights), height_ratios=heights)
     figure.set_figwidth(ps.WIDTH)
     for axis, (name, row) in zip(axes, shown.items()):
         title = f"{name}, {row['gamma'] + 1} nodes, T = {row['temperature']:g}: tau {row['tau']:.2f}"
@@ -35,12 +37,14 @@ def tree_figure(rows: Sequence[Row]) -> Figure:
 
 
 def _to_draw(rows: Sequence[Row]) -> dict[str, Row]:
-    drawn: dict[str, Row] = {}
-    for name, group in cells.by_drafter(rows).items():
-        lines = [row for row in group if row.get("is_tree")]
-        if lines:
-            drawn[name] = min(lines, key=lambda row: (row["temperature"], -row["gamma"]))
-    return dict(itertools.islice(drawn.items(), MOST_DRAWN))
+    """One line of each shape: a lossy rule's only where there is no other, the first of several rules."""
+    drawn: dict[tuple[str, str], tuple[str, Row]] = {}
+    for name, group in cells.by_drafter(trees.tree_rows(rows)).items():
+        row = min(group, key=lambda row: (row["temperature"], -row["gamma"]))
+        of_shape = (row["pair"], row["drafter"])
+        if of_shape not in drawn or row["lossless"] > drawn[of_shape][1]["lossless"]:
+            drawn[of_shape] = (name, row)
+    return dict(itertools.islice(drawn.values(), MOST_DRAWN))
 
 
 def draw_tree(axis: Axes, below_root: Sequence[Node]) -> None:
@@ -160,7 +164,8 @@ def group_figure(rows: Sequence[Row]) -> Figure:
     handles = [
         axes[0].plot([], [], m, color=c, linestyle="none", label=name)[0] for name, (c, m) in looks.items()
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    columns = ps.legend_columns(names)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
     return figure
 
 

@@ -18,7 +18,7 @@ CHILDREN = np.array([0.52, 0.16, 0.08, 0.05, 0.03, 0.02])  # P_j, the same at ev
 ACCURACIES = np.array(
     [[0.48, 0.12, 0.06, 0.04, 0.03], [0.26, 0.1, 0.05, 0.04, 0.03], [0.15, 0.07, 0.05, 0.03, 0.03]]
 )
-GAMMAS = (3, 7, 15, 31)
+GAMMAS = (3, 15, 31)
 MAX_GAMMA = 31
 GROUPS = {"code": 1.15, "chat": 0.8, "translation": 1.0}  # what P_j is multiplied with
 BOOKKEEPING = 0.03  # of a round
@@ -80,7 +80,7 @@ def costs(rng: np.random.Generator, gamma: int, *, is_tree: bool) -> Costs:
 
 
 @functools.cache
-def tree_results(*, num_prompts: int = 18) -> list[dict]:
+def tree_results(*, num_prompts: int = 12) -> list[dict]:
     """Plain decoding and a draft of the other synthetic sweep; heads as chains, static and optimal trees."""
     rng = np.random.default_rng(3)
     shapes = {
