@@ -36,8 +36,14 @@ def head_lines(rows: Sequence[Row]) -> list[HeadLine]:
         for row in cells.finished(rows)
         if row.get("rank_accuracies")
     }
-    most = max((len(table) for table in measured.values()), default=0)
-    top = {name: np.cumsum(table, axis=1)[:, : trees.RANKS_SHOWN] for name, table in measured.items()}
+    return _lines(
+        {name: np.cumsum(table, axis=1)[:, : trees.RANKS_SHOWN] for name, table in measured.items()}
+    )
+
+
+def _lines(top: Mapping[str, np.ndarray]) -> list[HeadLine]:
+    """``top`` [H, RANKS_SHOWN] of each drafter, beside the published values."""
+    most = max((len(table) for table in top.values()), default=0)
     return [
         HeadLine(
             head=head + 1,
@@ -48,6 +54,25 @@ def head_lines(rows: Sequence[Row]) -> list[HeadLine]:
         )
         for head in range(most)
     ]
+
+
+def last_evaluation(metrics: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The newest line of a training run that holds accuracies; empty if there is none."""
+    return next((line for line in reversed(metrics) if "head1_top1" in line), {})
+
+
+def lines_of_run(metrics: Sequence[Mapping[str, Any]]) -> list[HeadLine]:
+    """The heads of a training run, as "run", at its last evaluation.
+
+    >>> line = {f"head1_top{k}": k / 10 for k in range(1, 6)}
+    >>> lines_of_run([line])[0].top
+    {'run': [0.1, 0.2, 0.3, 0.4, 0.5]}
+    """
+    last = last_evaluation(metrics)
+    count = sum(re.fullmatch(r"head\d+_top1", name) is not None for name in last)
+    ranks = range(1, trees.RANKS_SHOWN + 1)
+    table = [[last[f"head{head}_top{k}"] for k in ranks] for head in range(1, count + 1)]
+    return _lines({"run": np.array(table)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

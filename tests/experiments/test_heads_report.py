@@ -1,0 +1,34 @@
+"""The report of a training run of heads, finished or not."""
+
+import json
+
+import pytest
+
+from experiments.heads_report import read_metrics, write
+
+
+def lines():
+    yield {"step": 1, "loss": 4.0}
+    for step, top in ((2, 0.3), (4, 0.4)):
+        accuracies = {f"head{h}_top{k}": top / h + 0.01 * k for h in (1, 2) for k in range(1, 11)}
+        tau = {"held_out_predicted_tau_chain": 1 + top, "held_out_real_tau_chain": 1 + 0.9 * top}
+        yield {"step": step, "held_out_top1_head1": top, **accuracies, **tau}
+
+
+def test_both_tables_show_the_last_evaluation_and_every_decode(tmp_path):
+    torn = '{"step": 5, "lo'
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines()) + torn)
+    text = write(tmp_path)
+    assert "# Heads after 4 steps" in text
+    assert "| 1 | 0.410 | 0.420 | 0.430 | 0.440 | 0.450 | 0.560 | 0.594 | 0.605 |" in text
+    assert "| chain | 2 | 1.30 | 1.27 | 1.02 |" in text and "| chain | 4 | 1.40 | 1.36 | 1.03 |" in text
+    assert (tmp_path / "heads.md").read_text() == text
+    assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_without_an_evaluation_says_so(tmp_path):
+    with pytest.raises(ValueError, match=r"no .*metrics.jsonl; give the workdir of a run"):
+        read_metrics(tmp_path / "metrics.jsonl")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 4.0}\n')
+    with pytest.raises(ValueError, match="no evaluation among 1 steps"):
+        read_metrics(tmp_path / "metrics.jsonl")
