@@ -30,7 +30,7 @@ class ModelDraftState:
 
     Between rounds the tokens it has not ingested, length - cache.length, are
     1 or 2: after full acceptance neither the last draft nor the bonus token
-    was ever fed.
+    was ever fed. Rounds that another drafter drafted leave more.
     """
 
     cache: kv.KVCache  # or any cache with a ``length`` that rewinds by it
@@ -56,8 +56,13 @@ class ModelDrafter:
     # None: the request's own warp. A number replaces its sampling parameters (not its processors);
     # 0.0 drafts the argmax, a deterministic proposal that reports no probabilities.
     temperature: float | None = None
+    # Tokens fed at once while more than two are pending, as when another drafter drafted the rounds
+    # before; 0: that never happens.
+    catch_up: int = 0
 
     def __post_init__(self) -> None:
+        if self.catch_up < 0:
+            raise ValueError(f"ModelDrafter.catch_up must be at least 0, got {self.catch_up}")
         sizes = {"vocab_size": self.vocab_size, "num_ids": self.num_ids}
         draft_laws.check_settings("ModelDrafter", sizes, self.temperature)
 
@@ -75,6 +80,10 @@ class ModelDrafter:
         features: tuple[Array, ...],
     ) -> tuple[ModelDraftState, Array]:
         """Feeds ``prompt`` [P]; the last of its ``length`` tokens is left for the first round."""
+        if self.catch_up > max_gamma + 4:
+            raise ValueError(
+                f"ModelDrafter.catch_up {self.catch_up} exceeds the slack of the buffers, {max_gamma + 4}"
+            )
         output = self.model.apply(params[1], prompt, self.model.init_cache(max_len))
         state = ModelDraftState(cache=kv.rewind(output.cache, length - 1), before=length - 1)
         return state, self._room(length)
@@ -96,9 +105,10 @@ class ModelDrafter:
         gamma 0 ingests the pending tokens all the same, so that the cache
         never falls more than two behind.
         """
-        pending = jax.lax.dynamic_slice(tokens, (state.cache.length,), (2,))
-        output = self.model.apply(params[1], pending, state.cache)
-        logits = output.logits[length - state.cache.length - 1]
+        cache = self._caught_up(params[1], state.cache, tokens, length)
+        pending = jax.lax.dynamic_slice(tokens, (cache.length,), (2,))
+        output = self.model.apply(params[1], pending, cache)
+        logits = output.logits[length - cache.length - 1]
         # With one token pending the second row was fed a leftover: forget it.
         cache = kv.rewind(output.cache, length)
 
@@ -133,6 +143,18 @@ class ModelDrafter:
         kept = jnp.minimum(state.cache.length, length - 1)
         ingested = jnp.where(outcome.num_emitted > 0, kept, state.before)
         return ModelDraftState(cache=kv.rewind(state.cache, ingested), before=ingested), self._room(length)
+
+    def _caught_up(self, params: Params, cache: Any, tokens: Array, length: Array) -> Any:
+        """``cache`` with all tokens but the last one or two of ``tokens[:length]`` fed."""
+        if not self.catch_up:
+            return cache
+
+        def feed(cache: Any) -> Any:
+            chunk = jax.lax.dynamic_slice(tokens, (cache.length,), (self.catch_up,))
+            fed = self.model.apply(params, chunk, cache).cache
+            return kv.rewind(fed, jnp.minimum(cache.length + self.catch_up, length - 1))
+
+        return jax.lax.while_loop(lambda cache: length - cache.length > 2, feed, cache)
 
     @property
     def _vocab_size(self) -> int:
