@@ -62,7 +62,9 @@ def training_figure(metrics: Iterable[Mapping[str, Any]]) -> Figure:
     ps.style(right, title="proxy and decoding", x="step", y="tau (tokens per round)")
     for curve, hue in zip(curves, itertools.cycle(ps.CATEGORICAL)):
         shape = curve.shape.replace("tree", "tree of ")
-        right.plot(curve.steps, curve.predicted, "--", color=hue, label=f"{shape}: predicted")
+        right.plot(
+            curve.steps, curve.predicted, "x--", color=hue, markersize=4.5, label=f"{shape}: predicted"
+        )
         known = [
             point
             for point in zip(curve.steps, curve.real, curve.real_ci, strict=True)
@@ -75,5 +77,7 @@ def training_figure(metrics: Iterable[Mapping[str, Any]]) -> Figure:
                 capsize=2.5, label=f"{shape}: decoded",
             )  # fmt: skip
     right.set_ylim(0.95, None)
+    for axis in (left, right):
+        axis.set_xlim(0, None)
     ps.legend(right, fontsize=8)
     return figure

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 from test_sweep import launch, rows_of
 
-from experiments import tree_shapes
+from experiments import catalogue, tree_shapes
 from experiments.cells import all_cells
 from experiments.drafter_names import DrafterName
 from experiments.plan import prepare
 from experiments.rules import RULES, TREE_RULES
 from experiments.settings import SweepSettings
 from specjax.analysis.records import PromptRecord
+from specjax.models.heads.folder import TrainedFor, save
+from specjax.models.heads.heads import init_network
+from specjax.models.heads.medusa import MedusaConfig
 from specjax.trees.builders import expected_tokens
 from specjax.trees.contracts import TreeRule
 
+HEADS = 3
+
 
 @pytest.fixture(scope="module")
-def settings(pair, prompts_file):
+def heads(pair, tmp_path_factory):
+    """Untrained Medusa heads of the tiny target: each says what the target says one place too early."""
+    target = catalogue.load_target(pair[0], "float32")
+    config = MedusaConfig(num_heads=HEADS, width=16, num_ids=40)
+    accuracies = np.tile([0.4, 0.2, 0.1] + [0.01] * 7, (HEADS, 1))
+    made_for = TrainedFor(
+        weights_sha256=target.weights_sha256, vocab_size=target.model.vocab_size, taps=("final",)
+    )
+    path = tmp_path_factory.mktemp("heads") / "medusa"
+    save(path, config, init_network(config, 0), np.arange(40), made_for, (accuracies, accuracies))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def settings(pair, heads, prompts_file):
     target, draft = pair
     return SweepSettings(
         targets=(target,),
-        drafters=("none", draft, f"{draft}:2x1", f"{draft}:optimal"),
+        drafters=("none", draft, f"{draft}:2x1", f"{draft}:optimal", f"{heads}:static"),
         rules=("rejection", "one_hot_walk"),
         gammas=(4,),
         temperatures=(0.0,),
@@ -44,7 +64,7 @@ def rows(settings, tmp_path_factory):
 
 
 def test_only_cells_whose_rule_fits_exist(settings, rows):
-    trees = [(f"small:{shape}", "one_hot_walk") for shape in ("2x1", "optimal")]
+    trees = [(name, "one_hot_walk") for name in ("small:2x1", "small:optimal", "medusa:static")]
     assert sorted(rows) == sorted([("none", "none"), ("small", "rejection"), *trees])
     assert len(rows) == len(all_cells(settings))
 
@@ -85,6 +105,35 @@ def test_typical_acceptance_is_the_one_lossy_rule():
 def test_units_of_a_line_add_up_to_its_tau(rows):
     for row in rows.values():
         assert row["tau"] == pytest.approx(sum(row["emitted_by_unit"]) / sum(row["rounds_by_unit"]))
+
+
+def test_a_static_tree_is_grown_from_the_accuracies_of_its_heads(rows):
+    row = rows["medusa:static", "one_hot_walk"]
+    assert row["shape"] == [[0], [1], [0, 0], [2]] or row["shape"] == [[0], [1], [2], [0, 0]]
+    assert np.shape(row["rank_accuracies"]) == (HEADS, 10)
+    assert row["weights_hash"].count("+") == 1
+
+
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        ("draft", "holds heads of another target"),
+        ("target", "weights_sha256"),
+    ],
+)
+def test_heads_of_another_target_are_refused(heads, base, told, prompts_file):
+    fields = {"prompts": prompts_file, "num_prompts": 2, "rules": ("one_hot_walk",), "gammas": (4,)}
+    with pytest.raises(ValueError, match=told):
+        prepare(SweepSettings(targets=(str(catalogue.PAIR[base]),), drafters=(f"{heads}:static",), **fields))
+
+
+def test_all_cells_share_the_target_that_heads_read(settings):
+    plan = prepare(settings)
+    (target,) = plan.targets.values()
+    assert target.model.taps == ("final",)
+    assert any("medusa" in name for name in plan.resolved())
+    without = prepare(dataclasses.replace(settings, drafters=("none",)))
+    assert next(iter(without.targets.values())).model.taps == ()
 
 
 def test_records_of_trees_are_taken_up_with_their_shape(rows):
