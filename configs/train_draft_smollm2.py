@@ -21,14 +21,14 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         {
             "target": "smollm2-135m-instruct",
-            "responses": "",  # the workdir of experiments.respond
-            "held_out_files": 4,  # of the responses, for evaluation alone
+            "responses": (),  # workdirs of experiments.respond
+            "held_out_files": 3,  # of each, for evaluation alone
             "vocab_size": 6656,  # ids the draft knows
             "layers": (0, 1),  # of the target, to start from
             "export": "",  # where the folder goes; empty: WORKDIR/export
-            "steps": 1600,
-            "batch_size": 16,
-            "context": 192,  # tokens a row; the beginning of a longer prompt is cut
+            "steps": 1800,
+            "batch_size": 12,
+            "context": 288,  # tokens a row; the beginning of a longer prompt is cut
             "learning_rate": 1.2e-3,
             "warmup_steps": 60,
             "final_fraction": 0.05,

@@ -15,6 +15,7 @@ import numpy as np
 import rich.console
 
 from experiments.catalogue import source_of
+from experiments.response_files import split_files
 from experiments.train_run import Display
 from specjax.models import huggingface, subset
 from specjax.models.checkpoint import Checkpoint
@@ -30,25 +31,19 @@ from specjax.types import Params
 
 def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Console) -> None:
     """Cuts the draft out of the target, trains it, writes its folder."""
-    files = sorted(epath.Path(settings["responses"] or ".").glob("responses-*.jsonl"))
-    held_out = settings["held_out_files"]
-    if len(files) <= held_out:
-        raise ValueError(
-            f"config.responses: {len(files)} files responses-*.jsonl in {settings['responses']!r}; "
-            f"{held_out} are held out and at least one more is needed"
-        )
     checkpoint = open_checkpoint(source_of(settings["target"], {}))
+    files, held_out_files = split_files(settings["responses"], settings["held_out_files"], checkpoint)
     target, target_params = huggingface.load_checkpoint(checkpoint)
     table = np.asarray(target_params["embed_tokens"])
     if not len(checkpoint.stop_tokens()) < settings["vocab_size"] <= len(table):
         raise ValueError(f"config.vocab_size: {settings['vocab_size']} must lie in 2..{len(table)}")
     ids = subset.most_frequent(
-        _counts(files[held_out:], len(table)), settings["vocab_size"], checkpoint.stop_tokens()
+        _counts(files, len(table)), settings["vocab_size"], checkpoint.stop_tokens()
     )
     maps = subset.maps(ids, table)
     config, start = cut_from_target(target, target_params, ids, settings["layers"])
     recipe = _recipe(settings, config)
-    identity = {"target_sha256": checkpoint.weights_hash(), "responses": [path.name for path in files]}
+    identity = {"target_sha256": checkpoint.weights_hash(), "responses": [str(path) for path in files]}
     outside = {key: settings[key] for key in ("held_out_files", "layers")}
     claim_workdir(workdir, {**dataclasses.asdict(recipe), **outside, **identity})
     context = settings["context"]
@@ -56,8 +51,8 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
         recipe=recipe,
         start=start,
         head=jax.device_put(table[ids]),
-        training=load_rows(files[held_out:], context, maps["read"]),
-        held_out=load_rows(files[:held_out], context, maps["read"]),
+        training=load_rows(files, context, maps["read"]),
+        held_out=load_rows(held_out_files, context, maps["read"]),
     )
     tokens = int(task.training.is_response.sum())
     console.print(f"{tokens:,} response tokens in {len(task.training.tokens)} rows; before training:")

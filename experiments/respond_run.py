@@ -59,7 +59,7 @@ def run(settings: dict, workdir: epath.Path, console: rich.console.Console) -> N
 
 
 def _prompts(settings: dict) -> tuple[Prompt, ...]:
-    """Those of the file's ``categories`` (none named: all), and others made from its passages and from code."""
+    """Those of the file's ``categories`` (none named: all), and those made of its passages and of code."""
     everything = read_jsonl(settings["prompts"]) if settings["prompts"] else ()
     wanted = settings["categories"]
     known = {prompt.category for prompt in everything}

@@ -17,6 +17,7 @@ import numpy as np
 import rich.console
 
 from experiments.catalogue import source_of
+from experiments.response_files import split_files
 from experiments.settings import nearest
 from experiments.train_run import Display
 from specjax.models import huggingface, subset
@@ -58,8 +59,7 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
     checkpoint = open_checkpoint(source_of(settings["target"], {}))
     files, held_out_files = split_files(settings["responses"], settings["held_out_files"], checkpoint)
     target, target_params = huggingface.load_checkpoint(checkpoint)
-    heads_folder.check_taps(settings["taps"], target.config.num_hidden_layers)
-    target = dataclasses.replace(target, taps=tuple(settings["taps"]))
+    target = dataclasses.replace(target, taps=_taps(settings, target))
     training, features = read_responses(files, target.vocab_size)
     held_out, held_out_features = read_responses(
         held_out_files, target.vocab_size, settings["held_out_temperatures"]
@@ -118,7 +118,7 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
         heads_folder.TrainedFor(
             weights_sha256=checkpoint.weights_hash(),
             vocab_size=target.vocab_size,
-            taps=TAPS,
+            taps=target.taps,
             identity=str(checkpoint.identity),
         ),
         [rank_accuracies(ranks), rank_accuracies(ranks, conditional=True)],
@@ -134,11 +134,6 @@ def _check(settings: dict[str, Any]) -> None:
     for key, names in known.items():
         if settings[key] not in names:
             raise ValueError(f"config.{key}: unknown {settings[key]!r}; {nearest(settings[key], names)}")
-    if tuple(settings["taps"]) != TAPS and len(settings["taps"]) == len(set(settings["taps"])) == 1:
-        raise ValueError(
-            f"config.taps: {settings['taps']}; what is kept beside responses, and what the "
-            f"vocabulary projection reads, is {TAPS}"
-        )
     for key in ("num_heads", "held_out_files", "decode_tokens"):
         if settings[key] < 1:
             raise ValueError(f"config.{key}: must be at least 1, got {settings[key]}")
@@ -147,34 +142,6 @@ def _check(settings: dict[str, Any]) -> None:
             f"config.decoded_nodes: {settings['decoded_nodes']} must be among predicted_nodes "
             f"{settings['predicted_nodes']}"
         )
-
-
-def split_files(
-    folders: Sequence[str] | str, held_out: int, checkpoint: Checkpoint
-) -> tuple[list[epath.Path], list[epath.Path]]:
-    """(training, held out): the first ``held_out`` files of every folder are held out.
-
-    ValueError for a folder without enough files, or written by another target.
-    """
-    training: list[epath.Path] = []
-    kept: list[epath.Path] = []
-    for folder in [folders] if isinstance(folders, str) else folders or ("",):
-        files = sorted(epath.Path(folder or ".").glob("responses-*.jsonl")) if folder else []
-        if len(files) <= held_out:
-            raise ValueError(
-                f"config.responses: {len(files)} files responses-*.jsonl in {folder!r}; "
-                f"{held_out} are held out and at least one more is needed"
-            )
-        config = epath.Path(folder) / "config.json"
-        written_by = json.loads(config.read_text()).get("weights_sha256") if config.exists() else None
-        if written_by != checkpoint.weights_hash():
-            raise ValueError(
-                f"config.responses: {folder} was written by a target with weights {written_by}, "
-                f"{checkpoint.where} has {checkpoint.weights_hash()}"
-            )
-        kept += files[:held_out]
-        training += files[held_out:]
-    return training, kept
 
 
 def heads_config(settings: dict[str, Any], width: int, num_ids: int) -> HeadsConfig:

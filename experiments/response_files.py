@@ -1,0 +1,38 @@
+"""Which files of responses a run trains on, and which it is evaluated on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import json
+
+from etils import epath
+
+from specjax.models.checkpoint import Checkpoint
+
+
+def split_files(
+    folders: Sequence[str] | str, held_out: int, checkpoint: Checkpoint
+) -> tuple[list[epath.Path], list[epath.Path]]:
+    """(training, held out): the first ``held_out`` files of every folder are held out.
+
+    ValueError for a folder without enough files, or written by another target.
+    """
+    training: list[epath.Path] = []
+    kept: list[epath.Path] = []
+    for folder in [folders] if isinstance(folders, str) else folders or ("",):
+        files = sorted(epath.Path(folder or ".").glob("responses-*.jsonl")) if folder else []
+        if len(files) <= held_out:
+            raise ValueError(
+                f"config.responses: {len(files)} files responses-*.jsonl in {folder!r}; "
+                f"{held_out} are held out and at least one more is needed"
+            )
+        config = epath.Path(folder) / "config.json"
+        written_by = json.loads(config.read_text()).get("weights_sha256") if config.exists() else None
+        if written_by != checkpoint.weights_hash():
+            raise ValueError(
+                f"config.responses: {folder} was written by a target with weights {written_by}, "
+                f"{checkpoint.where} has {checkpoint.weights_hash()}"
+            )
+        kept += files[:held_out]
+        training += files[held_out:]
+    return training, kept
