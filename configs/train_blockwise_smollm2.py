@@ -12,9 +12,11 @@ def get_config() -> ConfigDict:
     config.update(
         kind="blockwise",
         num_heads=4,  # k - 1: the first of k = 5 is the target's own
-        sampled_heads=True,  # one head's loss a step, as in the paper
-        learning_rate=1e-3,
-        steps=1000,
+        sampled_heads=False,  # True: one head's loss a step, as in the paper
+        decoded_nodes=(),
+        steps=400,
+        warmup_steps=30,
+        evaluate_every=200,
     )
     config.hidden_size = 1152  # of the layer between
     return config

@@ -63,7 +63,7 @@ class TopMembership(_Criterion):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Distance(_Criterion):
-    """Accepts a draft at most ``epsilon`` from the likeliest id (section 5.2), for ids that are quantities."""
+    """Accepts a draft at most ``epsilon`` from the likeliest id (section 5.2): ids are quantities."""
 
     epsilon: int = 2
 
@@ -77,7 +77,7 @@ class Distance(_Criterion):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MinimumBlock(_Criterion):
-    """The exact criterion, but a block has ``size`` tokens at least, if so many were drafted (section 5.3)."""
+    """The exact criterion, but a block has at least ``size`` tokens, if as many can be had (section 5.3)."""
 
     size: int = 2
 

@@ -27,6 +27,7 @@ from specjax.types import Array, Params, make_request
 
 TOP = 10  # ranks in tables, as Medusa's
 CHUNK = 256  # positions ranked at once
+MISSED = 2**31 - 1  # the rank of a label that a head does not score
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ class HeadsEvaluation:
 
     def __call__(self, params: Params) -> dict[str, float]:
         ranks = self.ranks(params)
-        accuracies = rank_accuracies(ranks)
+        accuracies = rank_accuracies(ranks, top=min(TOP, len(self.ids)))
         figures = {}
         for head, row in enumerate(np.cumsum(accuracies, axis=1), start=1):
             figures[f"held_out_top1_head{head}"] = float(row[0])
@@ -124,10 +125,11 @@ def chain_drafter(heads: Heads) -> Medusa | Blockwise:
 
 @functools.partial(jax.jit, static_argnums=0)
 def label_ranks(heads: Heads, params: Params, frozen: Frozen, features: Array, labels: Array) -> Array:
-    """[T, H] int32: how many ids head i holds likelier than its label; K if it does not score the label.
+    """[T, H] int32: how many ids head i holds likelier than its label.
 
-    ``features`` [T, D], ``labels`` [T, H]; NONE where there is no label. Ties
-    go to the lower id, as when drafting.
+    ``features`` [T, D], ``labels`` [T, H]. NONE where there is no label,
+    MISSED where the head does not score it. Ties go to the lower id, as when
+    drafting.
     """
     states = heads.states(params, features.astype(jnp.float32))
     columns, ranks = columns_of(frozen, labels), []
@@ -136,7 +138,7 @@ def label_ranks(heads: Heads, params: Params, frozen: Frozen, features: Array, l
         scores, column = states[:, head] @ table.T, columns[:, head, None]
         own = jnp.take_along_axis(scores, jnp.maximum(column, 0), axis=1)
         before = (scores > own) | ((scores == own) & (jnp.arange(scores.shape[1]) < column))
-        ranks.append(jnp.where(column[:, 0] == NONE, scores.shape[1], before.sum(axis=1)))
+        ranks.append(jnp.where(column[:, 0] == NONE, MISSED, before.sum(axis=1)))
     return jnp.where(labels == NONE, NONE, jnp.stack(ranks, axis=1)).astype(jnp.int32)
 
 

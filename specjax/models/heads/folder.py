@@ -16,6 +16,7 @@ from etils import epath
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors
 import safetensors.flax
 
 from specjax.models.heads.blockwise import BlockwiseConfig
@@ -126,7 +127,7 @@ def load(
     config = kind(**{name: value for name, value in stored.items() if name in fields})
     config = dataclasses.replace(config, dtype=target.config.dtype)
     _check_target(folder, trained, config, target, weights_sha256)
-    tensors = safetensors.flax.load((folder / WEIGHTS).read_bytes())
+    tensors = _read_tensors(folder / WEIGHTS)
     expected = _by_name(
         jax.eval_shape(lambda: init_network(config, 0, jnp.zeros((config.num_ids, config.width))))
     )
@@ -134,8 +135,8 @@ def load(
     if (highest := int(tensors["ids"].max())) >= trained.vocab_size or int(tensors["ids"].min()) < 0:
         raise ValueError(f"{folder}: ids reach {highest}, the target's are 0..{trained.vocab_size - 1}")
     heads = from_config(config)
-    network = _nested({name: tensors[name].astype(config.dtype) for name in expected})
-    unconditional, conditional = (np.asarray(tensors[name]) for name in ACCURACIES)
+    network = _nested({name: jnp.asarray(tensors[name], config.dtype) for name in expected})
+    unconditional, conditional = (tensors[name] for name in ACCURACIES)
     return LoadedHeads(
         heads=heads,
         params=head_params(heads, network, tensors["ids"], target, target_params),
@@ -162,7 +163,7 @@ def _check_target(
 
 
 def _check_tensors(
-    folder: epath.Path, expected: dict[str, Any], config: HeadsConfig, tensors: dict[str, jax.Array]
+    folder: epath.Path, expected: dict[str, Any], config: HeadsConfig, tensors: dict[str, np.ndarray]
 ) -> None:
     shapes = {name: leaf.shape for name, leaf in expected.items()} | {"ids": (config.num_ids,)}
     shapes |= {name: tensors[name].shape for name in ACCURACIES if name in tensors}
@@ -180,6 +181,24 @@ def _read_config(folder: epath.Path) -> dict[str, Any]:
     if stored.get("kind") not in KINDS:
         raise ValueError(f"{path}: kind {stored.get('kind')!r}; heads are {' or '.join(KINDS)}")
     return stored
+
+
+def _read_tensors(path: epath.Path) -> dict[str, np.ndarray]:
+    if not path.exists():
+        raise ValueError(f"{path.parent}: no {path.name} beside {CONFIG}")
+    try:
+        views = dict(safetensors.deserialize(path.read_bytes()))
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from None
+    kinds = {"BF16": jnp.bfloat16, "F32": np.float32, "I32": np.int32}
+    if unknown := [name for name, view in views.items() if view["dtype"] not in kinds]:
+        raise ValueError(
+            f"{path}: {unknown[0]} is {views[unknown[0]]['dtype']}, not one of {', '.join(kinds)}"
+        )
+    return {
+        name: np.frombuffer(view["data"], kinds[view["dtype"]]).reshape(view["shape"])
+        for name, view in views.items()
+    }
 
 
 def _by_name(network: Params) -> dict[str, Any]:
