@@ -173,7 +173,7 @@ def _heads(name: str, target: LoadedModel) -> LoadedDrafter:
     is_medusa = isinstance(loaded.heads.config, MedusaConfig)
     return LoadedDrafter(
         name=name,
-        label=_label(folder),
+        label=label_of(folder),
         drafter=(Medusa if is_medusa else Blockwise)(heads=loaded.heads),
         params=loaded.params if mesh is None else sharding.replicate(loaded.params, mesh),
         weights_hash=huggingface.weights_hash(folder)[:12],
@@ -217,7 +217,7 @@ def _load(
             model = dataclasses.replace(model, num_ids=num_ids(tokenizer))
         return LoadedModel(
             name=name,
-            label=_label(source),
+            label=label_of(source),
             model=model,
             params=params,
             tokenizer=tokenizer,
@@ -230,10 +230,10 @@ def _load(
         raise ValueError(f"model {name!r}: {error}") from None
 
 
-def _label(source: epath.PathLike) -> str:
+def label_of(source: epath.PathLike) -> str:
     """The last part of a source.
 
-    >>> [_label(source) for source in ("hf://org/name@main", "models/tiny.Q4_1.gguf", "runs/x/export/")]
+    >>> [label_of(source) for source in ("hf://org/name@main", "models/tiny.Q4_1.gguf", "runs/x/export/")]
     ['name', 'tiny.Q4_1', 'export']
     """
     text = str(source)

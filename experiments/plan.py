@@ -19,6 +19,7 @@ from specjax import sharding
 from specjax.data.corpora import held_out_prompts
 from specjax.data.prompts import Prompt, common_category, content_hash, read_jsonl, take_turns
 from specjax.models import huggingface
+from specjax.trees.builders import fixed_branching
 
 STDLIB = "stdlib"
 CALIBRATION_PROMPTS = 8
@@ -70,8 +71,7 @@ def prepare(settings: SweepSettings) -> Plan:
     plan = with_prompts(plan, prompts)
     for target in targets.values():
         _check_sizes(settings, target)
-        for name in heads_of(settings):
-            catalogue.make_drafter(name, target, draft_models)
+        _check_heads(settings, target)
     if any(DrafterName.parse(name).shape == OPTIMAL for name in settings.drafters):
         plan = dataclasses.replace(plan, calibration_ids=_calibration_ids(plan))
     return plan
@@ -180,6 +180,18 @@ def _check_sizes(settings: SweepSettings, target: LoadedModel) -> None:
                 f"config.{key}: {value} does not fit the target {target.label}: "
                 f"its context of {context} has room for {context - 1} after a prompt of one token"
             )
+
+
+def _check_heads(settings: SweepSettings, target: LoadedModel) -> None:
+    """Heads of another target, or a branching deeper than they reach."""
+    for name in map(DrafterName.parse, settings.drafters):
+        if name.heads is not None:
+            drafter = catalogue.make_drafter(name.base, target, {})
+            try:
+                if name.branching:
+                    drafter.shaped(fixed_branching(name.branching), 0.0)
+            except ValueError as error:
+                raise ValueError(f"config.drafters: {name.base}:{name.shape}: {error}") from None
 
 
 def _check_lengths(

@@ -29,7 +29,8 @@ def identity(cell: Cell, plan: Plan) -> Row:
     target = plan.targets[cell.target].label
     name = DrafterName.parse(cell.drafter)
     draft = plan.draft_models.get(name.base)
-    drafter = ":".join(filter(None, (draft.label if draft else name.base, name.shape)))
+    base = draft.label if draft else catalogue.label_of(name.heads or name.base)
+    drafter = ":".join(filter(None, (base, name.shape)))
     return {
         "cell_id": cell_id(cell, settings),
         "pair": target if cell.is_baseline else f"{target}+{drafter}",

@@ -44,7 +44,7 @@ def settings(pair, heads, prompts_file):
     target, draft = pair
     return SweepSettings(
         targets=(target,),
-        drafters=("none", draft, f"{draft}:2x1", f"{draft}:optimal", f"{heads}:static"),
+        drafters=("none", f"{draft}:optimal", f"{heads}:static"),
         rules=("rejection", "one_hot_walk"),
         gammas=(4,),
         temperatures=(0.0,),
@@ -64,9 +64,14 @@ def rows(settings, tmp_path_factory):
 
 
 def test_only_cells_whose_rule_fits_exist(settings, rows):
-    trees = [(name, "one_hot_walk") for name in ("small:2x1", "small:optimal", "medusa:static")]
-    assert sorted(rows) == sorted([("none", "none"), ("small", "rejection"), *trees])
+    trees = [(name, "one_hot_walk") for name in ("small:optimal", "medusa:static")]
+    assert sorted(rows) == sorted([("none", "none"), *trees])
     assert len(rows) == len(all_cells(settings))
+    both = SweepSettings(
+        drafters=("draft", "draft:2x1"), rules=("block", "specinfer", "typical"), gammas=(4,)
+    )
+    pairs = [("draft", "block"), ("draft:2x1", "specinfer"), ("draft:2x1", "typical")]
+    assert [(cell.drafter, cell.rule) for cell in all_cells(both)] == pairs
 
 
 def test_a_fixed_shape_has_a_gamma_of_its_own(settings):
@@ -127,6 +132,12 @@ def test_heads_of_another_target_are_refused(heads, base, told, prompts_file):
         prepare(SweepSettings(targets=(str(catalogue.PAIR[base]),), drafters=(f"{heads}:static",), **fields))
 
 
+def test_a_branching_deeper_than_the_heads_is_refused(settings, heads):
+    deep = dataclasses.replace(settings, drafters=(f"{heads}:1x1x1x1",))
+    with pytest.raises(ValueError, match="1x1x1x1: the tree is 4 deep, the heads reach 3 tokens ahead"):
+        prepare(deep)
+
+
 def test_all_cells_share_the_target_that_heads_read(settings):
     plan = prepare(settings)
     (target,) = plan.targets.values()
@@ -137,10 +148,10 @@ def test_all_cells_share_the_target_that_heads_read(settings):
 
 
 def test_records_of_trees_are_taken_up_with_their_shape(rows):
-    row = rows["small:2x1", "one_hot_walk"]
+    row = rows["small:optimal", "one_hot_walk"]
     lines = (row["path"] / "cells" / f"{row['cell_id']}.records.jsonl").read_text().splitlines()
     header = json.loads(lines[0])
-    assert header["shape"] == row["shape"] == [[0], [1], [0, 0], [1, 0]]
+    assert header["shape"] == row["shape"] and len(row["shape"]) == 4
     records = [PromptRecord.from_dict(json.loads(line)["record"]) for line in lines[1:]]
     assert sum(record.accepted_nodes[0] for record in records) == row["num_rounds"]
 
