@@ -19,6 +19,7 @@ import rich.progress
 from experiments import launch
 from experiments.respond_run import run
 
+config_flags.register_flag_parser_for_type(tuple, launch.CommaTuple())
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/respond_*.py.", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "Holds config.json and responses-NNNNN.jsonl, a file a batch.")
 

@@ -12,7 +12,7 @@ from etils import epath
 import rich.console
 import rich.progress
 
-from experiments.catalogue import source_of
+from experiments.catalogue import TARGETS, source_of
 from experiments.settings import nearest
 from specjax.data.code_prompts import code_prompts
 from specjax.data.corpora import standard_library
@@ -30,7 +30,7 @@ def run(settings: dict, workdir: epath.Path, console: rich.console.Console) -> N
     if not settings["prompts"] and not settings["code_prompts"]:
         raise ValueError("config.prompts is empty; it takes a JSONL file")
     prompts = _prompts(settings)
-    checkpoint = open_checkpoint(source_of(settings["target"], {}))
+    checkpoint = open_checkpoint(source_of(settings["target"], TARGETS))
     names = [field.name for field in dataclasses.fields(Sampling) if field.name in settings]
     sampling = Sampling(**{name: settings[name] for name in names})
     tokens = tokenize(checkpoint, prompts)

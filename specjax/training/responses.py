@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 import dataclasses
 import json
+import math
 
 from etils import epath
 import jax.numpy as jnp
@@ -48,8 +49,9 @@ class Sampling:
         for name in ("max_new_tokens", "batch_size", "prompt_multiple"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is below 1, the smallest valid value")
-        if not self.temperatures or min(self.temperatures) < 0:
-            raise ValueError(f"temperatures {self.temperatures} must name at least one, none below 0")
+        numbers = [t for t in self.temperatures if isinstance(t, int | float) and 0 <= t < math.inf]
+        if not numbers or len(numbers) < len(self.temperatures):
+            raise ValueError(f"temperatures {self.temperatures} must be numbers of at least 0, one or more")
 
 
 def make_batches(prompts: Sequence[PromptTokens], sampling: Sampling) -> list[list[PromptTokens]]:
