@@ -144,6 +144,16 @@ def _check(settings: dict[str, Any]) -> None:
         )
 
 
+def _taps(settings: dict[str, Any], target: TransformerLM) -> tuple[int | str, ...]:
+    taps = tuple(settings["taps"])
+    heads_folder.check_taps(taps, target.config.num_hidden_layers)
+    if taps != TAPS:
+        raise ValueError(
+            f"config.taps: {taps}; the vocabulary projection reads {TAPS}, which is kept beside responses"
+        )
+    return taps
+
+
 def heads_config(settings: dict[str, Any], width: int, num_ids: int) -> HeadsConfig:
     """The network that the settings describe."""
     shared = {"num_heads": settings["num_heads"], "width": width, "num_ids": num_ids}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from specjax.training.heads_stream import NONE, ResponseStream
 from specjax.training.recipe import Recipe
 from specjax.types import Array, Params, pytree
 
-Batch = dict[str, np.ndarray]
+Batch = dict[str, Any]  # of arrays
 
 
 @pytree
@@ -77,7 +78,7 @@ class HeadsLoss:
         if self.sampled:
             weights = jnp.asarray(self.weights)
             return len(self.weights) * weights[batch["head"]] * loss(batch["head"])
-        return sum(weight * loss(head) for head, weight in enumerate(self.weights))
+        return jnp.asarray(sum(weight * loss(head) for head, weight in enumerate(self.weights)))
 
     def _head_loss(self, log_q: Array, columns: Array, teacher: Array | None) -> Array:
         """Mean over the scored labels of one head; log_q and teacher [B, W, K], columns [B, W]."""

@@ -109,8 +109,8 @@ class HeadsEvaluation:
 
     def ranks(self, params: Params) -> np.ndarray:
         """[N, H]: see :func:`label_ranks`, of every held-out position."""
-        starts = np.arange(0, len(self.held_out), CHUNK)
-        windows = (self.held_out.window(start[None], CHUNK, self.heads.num_heads) for start in starts)
+        starts = range(0, len(self.held_out), CHUNK)
+        windows = (self.held_out.window(np.array([start]), CHUNK, self.heads.num_heads) for start in starts)
         ranked = [
             np.asarray(label_ranks(self.heads, params, self.frozen, features[0, :CHUNK], labels[0]))
             for features, labels in windows

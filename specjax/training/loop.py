@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from specjax import sharding
 from specjax.training.checkpoints import MetricsLog, TrainState, open_checkpoints, restore_latest
 from specjax.training.recipe import Recipe
 from specjax.types import Array, Params
@@ -87,12 +88,18 @@ def train(
 
 def _initial_state(recipe: Recipe, task: Task) -> TrainState:
     params = task.init()
-    return TrainState(
+    state = TrainState(
         params=params,
         opt_state=recipe.optimizer().init(params),
         step=jnp.zeros((), jnp.int32),
         seconds=jnp.zeros((), jnp.float32),
     )
+    mesh = sharding.mesh_of(params)
+    if mesh is None:
+        return state
+    # A checkpoint comes back where its leaves were: counters must not return to one device alone.
+    on_mesh = lambda leaf: isinstance(leaf.sharding, jax.sharding.NamedSharding)
+    return jax.tree.map(lambda leaf: leaf if on_mesh(leaf) else sharding.replicate(leaf, mesh), state)
 
 
 def _steps(recipe: Recipe, task: Task, state: TrainState) -> Iterator[tuple[TrainState, dict[str, float]]]:

@@ -44,9 +44,9 @@ class BlockwiseHeads(nnx.Module):
         c, dtype = config, jnp.dtype(config.dtype)
         self.num_heads = c.num_heads
         self.up_proj = Linear(c.width, c.hidden_size, ("embed", "mlp"), dtype, rngs, bias=True)
-        zeros = jnp.zeros((c.hidden_size, c.num_heads * c.width), dtype)
-        self.down_proj = Linear(*zeros.shape, ("mlp", "embed"), dtype, rngs, bias=True)
-        self.down_proj.kernel = nnx.Param(zeros, axes=("mlp", "embed"))
+        n_out, axes = c.num_heads * c.width, ("mlp", "embed")
+        self.down_proj = Linear(c.hidden_size, n_out, axes, dtype, rngs, bias=True)
+        self.down_proj.kernel = nnx.Param(jnp.zeros((c.hidden_size, n_out), dtype), axes=axes)
 
     def __call__(self, x: Array) -> Array:
         slices = self.down_proj(jax.nn.relu(self.up_proj(x)))

@@ -57,14 +57,14 @@ class Heads:
         """[..., D] hidden states of the target -> [..., H, D], what the projection reads."""
         return nnx.merge(self.graphdef, network)(features)
 
-    def projection(self, network: Params, table: Array | None, head: int) -> Array:
-        """[K, D]: the vocabulary projection of ``head``."""
+    def projection(self, network: Params, table: Array, head: int | Array) -> Array:
+        """[K, D]: the vocabulary projection of ``head``, ``table`` unless it has one of its own."""
         return network["lm_head"][head] if self.has_projection else table
 
     def scores(self, params: HeadParams, feature: Array, num_heads: int) -> Array:
         """[num_heads, K] float32: what the first heads say after one hidden state [D]."""
         states = self.states(params.network, feature)[:num_heads]
-        if self.has_projection:
+        if params.table is None:
             heads = params.network["lm_head"][:num_heads]
             return jnp.einsum("hkd,hd->hk", heads, states, preferred_element_type=jnp.float32)
         # As in models/decoder.py: the table lies [K, D], and without the barrier it would be transposed.
