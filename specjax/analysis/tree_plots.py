@@ -8,6 +8,7 @@ import itertools
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+import numpy as np
 
 from specjax.analysis import cells, trees
 from specjax.analysis import plot_style as ps
@@ -17,6 +18,7 @@ from specjax.analysis.trees import Node
 NO_TREES = "No finished cell with trees."
 MOST_DRAWN = 6  # trees of one figure
 LIKELY, UNLIKELY = 6.0, 0.6  # points of an edge's width at acceptance 1 and 0
+STEP = 0.008  # between two drafters of one budget, of the largest budget
 Choice = tuple[int, ...]
 
 
@@ -106,14 +108,18 @@ def budget_figure(rows: Sequence[Row]) -> Figure:
         return ps.empty(NO_TREES)
     temperatures = sorted({row["temperature"] for group in families.values() for row in group})
     figure, axes = ps.panels(len(temperatures), height=3.9, sharey=True)
+    figure.set_figwidth(ps.WIDTH)
     looks = dict(zip(families, zip(itertools.cycle(ps.CATEGORICAL), itertools.cycle(ps.MARKERS))))
+    budgets = sorted({row["gamma"] + 1 for group in families.values() for row in group})
     for axis, temperature in zip(axes, temperatures):
         ps.style(axis, title=f"T = {temperature:g}", x="tokens scored in a round", y="tau (tokens per round)")
-        for name, group in families.items():
+        for i, (name, group) in enumerate(families.items()):
             lines = cells.by_temperature(group).get(temperature, [])
-            color, marker = looks[name]
-            _over_budgets(axis, lines, color, marker)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            aside = (i - (len(families) - 1) / 2) * STEP * budgets[-1]
+            _over_budgets(axis, lines, *looks[name], aside)
+        axis.set_xticks(
+            [n for n, after in zip(budgets, [*budgets[1:], np.inf]) if after - n > 0.06 * budgets[-1]]
+        )
         axis.set_ylim(0.95, None)
     handles = [
         axes[0].plot([], [], m, color=c, linestyle="-", label=name)[0] for name, (c, m) in looks.items()
@@ -129,8 +135,9 @@ def _in_comparison(group: Sequence[Row], rows: Sequence[Row]) -> bool:
     return any(row.get("is_tree") or row["drafter"] in drafts_trees for row in group)
 
 
-def _over_budgets(axis: Axes, lines: Sequence[Row], color: str, marker: str) -> None:
-    places, taus = [row["gamma"] + 1 for row in lines], [row["tau"] for row in lines]
+def _over_budgets(axis: Axes, lines: Sequence[Row], color: str, marker: str, aside: float) -> None:
+    """tau, moved ``aside`` so that intervals stand beside each other, and dotted d + v where it is."""
+    places, taus = [row["gamma"] + 1 + aside for row in lines], [row["tau"] for row in lines]
     if lines:
         axis.errorbar(
             places, taus, yerr=ps.all_errors(taus, [row["tau_ci"] for row in lines]),
@@ -156,6 +163,7 @@ def group_figure(rows: Sequence[Row]) -> Figure:
     places = max(len(row["by_group"]) for lines in by_temperature.values() for row in lines.values())
     height = max(2.4, 0.1 * (places + 1) * (len(names) + 1.5))
     figure, axes = ps.panels(len(by_temperature), columns=3, height=height, sharey=True)
+    figure.set_figwidth(ps.WIDTH)
     for axis, (temperature, lines) in zip(axes, by_temperature.items()):
         budget = next(iter(lines.values()))["gamma"] + 1
         title = f"T = {temperature:g}, {budget} tokens scored"
