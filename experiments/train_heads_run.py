@@ -69,6 +69,10 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
     recipe = _recipe(settings, target)
     shared = {"weights_sha256": checkpoint.weights_hash(), "responses": [str(path) for path in files]}
     claim_workdir(workdir, {**dataclasses.asdict(recipe), **_outside(settings), **shared})
+    summary_path = workdir / "summary.json"
+    if summary_path.exists():
+        console.print(f"{workdir} is finished, nothing to do: {summary_path.read_text().strip()}")
+        return
 
     heads, frozen = from_config(config), _frozen(ids, target, target_params)
     if settings["features"] == "computed":
@@ -124,7 +128,7 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
         [rank_accuracies(ranks), rank_accuracies(ranks, conditional=True)],
         _readme(settings, checkpoint, summary),
     )
-    (export / "summary.json").write_text(json.dumps(summary) + "\n")
+    summary_path.write_text(json.dumps(summary) + "\n")
     console.print(f"exported to {export}")
 
 
