@@ -1,4 +1,13 @@
-"""The heads of Blockwise Parallel Decoding for SmolLM2-135M-Instruct."""
+"""The heads of Blockwise Parallel Decoding for SmolLM2-135M-Instruct: k = 5, 3.3M parameters, 6.7 MB.
+
+COMMAND  python -m experiments.train_heads --config=configs/train_blockwise_smollm2.py \\
+             --config.responses=runs/responses,runs/responses2 --workdir=runs/blockwise
+COST     400 steps of 512 positions, half a pass over 438,488 response tokens; under a CPU minute per hundred
+         steps (18 minutes of wall time when it was run, on two cores with much else on them)
+RESULT   held-out greedy responses, heads 1 / 2 / 3 / 4 right at once .294 / .182 / .115 / .108, among ten .641 /
+         .495 / .400 / .383; tau of the chain on 8 held-out prompts 1.361 (predicted from the ranks 1.325). After
+         200 steps 1.228 (1.274): it was still learning
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ def get_config() -> ConfigDict:
             "target": "smollm2-135m-instruct",
             "taps": ("final",),  # the hidden states the heads read
             "responses": (),  # workdirs of experiments.respond
-            "held_out_files": 4,  # of each, for evaluation alone
+            "held_out_files": 3,  # of each, for evaluation alone
             "held_out_temperatures": (0.0,),  # the responses of these are what figures are of
             "features": "cached",  # beside the responses, or "computed" by the target for every batch
             "num_heads": 4,
