@@ -2,11 +2,11 @@
 
 COMMAND  python -m experiments.train_heads --config=configs/train_blockwise_smollm2.py \\
              --config.responses=runs/responses,runs/responses2 --workdir=runs/blockwise
-COST     400 steps of 512 positions, half a pass over 438,488 response tokens; under a CPU minute per hundred
-         steps (18 minutes of wall time when it was run, on two cores with much else on them)
-RESULT   held-out greedy responses, heads 1 / 2 / 3 / 4 right at once .294 / .182 / .115 / .108, among ten .641 /
-         .495 / .400 / .383; tau of the chain on 8 held-out prompts 1.361 (predicted from the ranks 1.325). After
-         200 steps 1.228 (1.274): it was still learning
+COST     18 minutes on two cores that much else shared: 400 steps of 512 positions, half a pass over 438,488
+         response tokens
+RESULT   held-out greedy responses, heads 1 / 2 / 3 / 4 right with one guess .294 / .182 / .115 / .108, with
+         ten .641 / .495 / .400 / .383; tau of the chain on 8 held-out prompts 1.361 (predicted from the ranks
+         1.325), after 200 steps 1.228 (1.274): more steps would help
 """
 
 from __future__ import annotations
