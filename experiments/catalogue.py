@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from experiments import drafter_names, fetched
-from experiments.drafter_names import HEADS, NONE, DrafterName
+from experiments.drafter_names import CASCADE_MODEL_GAMMA, HEADS, NONE, DrafterName
 from experiments.rules import RULES
 from experiments.settings import SweepSettings, fingerprint, nearest
 import specjax
@@ -21,6 +21,7 @@ from specjax.data.chat import ChatTemplate
 from specjax.data.corpora import standard_library
 from specjax.data.tokenizers import check_same_ids, num_ids, num_shared_ids
 from specjax.drafters.blockwise import Blockwise
+from specjax.drafters.cascade import Cascade
 from specjax.drafters.medusa import Medusa, MedusaTree
 from specjax.drafters.model import ModelDrafter
 from specjax.drafters.ngram import NgramDrafter, fit_bigram, fit_unigram
@@ -75,7 +76,8 @@ class LoadedDrafter:
     drafter: Drafter | TreeDrafter | None
     params: Params
     weights_hash: str = ""
-    always_drafts: bool = True  # False: rounds may draft nothing, so it runs in buckets (0, gamma)
+    # A smaller gamma at which some rounds run: 0 of a drafter that may have nothing to draft.
+    short_gamma: int | None = None
     # The same params drafting a tree of some shape, for requests of some temperature; None where they cannot.
     grow: Callable[[Choices, float], TreeDrafter] | None = None
     shape: Choices = ()  # of the tree; () for a chain
@@ -83,7 +85,7 @@ class LoadedDrafter:
 
     def buckets(self, gamma: int) -> tuple[int, ...]:
         """The gamma buckets of a cell's program."""
-        return (gamma,) if self.always_drafts else tuple(sorted({0, gamma}))
+        return (gamma,) if self.short_gamma is None else tuple(sorted({self.short_gamma, gamma}))
 
     def shaped(self, choices: Choices, temperature: float) -> LoadedDrafter:
         """Drafts trees of that shape."""
@@ -99,9 +101,11 @@ def check_names(settings: SweepSettings) -> None:
     for name in settings.rules:
         _check_name("rules", name, [name for name in RULES if name != NONE], sources=False)
     for name in settings.drafters:
-        base = DrafterName.parse(name).base
-        _check_name("drafters", base, [*DRAFT_MODELS, *OTHER_DRAFTERS, *HEADS, *fetched.NAMES])
-        if base != name and base in NO_TREES:
+        parsed = DrafterName.parse(name)
+        base, models = parsed.base, [*DRAFT_MODELS, *fetched.NAMES]
+        known = models if parsed.is_cascade else [*models, *OTHER_DRAFTERS, *HEADS]
+        _check_name("drafters", parsed.model, known)
+        if base != name and (base in NO_TREES or parsed.is_cascade):
             raise ValueError(
                 f"config.drafters: {name!r}: {base} drafts chains alone; nearest are {base!r} "
                 f"and 'draft:{DrafterName.parse(name).shape}'"
@@ -124,7 +128,7 @@ def load_target(name: str, dtype: str, mesh: Mesh | None = None) -> LoadedModel:
 def load_draft_models(settings: SweepSettings, mesh: Mesh | None = None) -> dict[str, LoadedModel]:
     """Every draft model of a sweep, by its name without a shape; whole on every device of ``mesh``."""
     whole = AxisRules(heads=None, kv_heads=None, mlp=None)
-    bases = dict.fromkeys(DrafterName.parse(name).base for name in settings.drafters)
+    bases = dict.fromkeys(DrafterName.parse(name).model for name in settings.drafters)
     names = [name for name in bases if name not in OTHER_DRAFTERS and not DrafterName(name).heads]
     return {name: _load(name, DRAFT_MODELS, settings.dtype, mesh, whole) for name in names}
 
@@ -135,6 +139,8 @@ def make_drafter(name: str, target: LoadedModel, draft_models: dict[str, LoadedM
         return OTHER_DRAFTERS[name](target)
     if DrafterName(name).heads:
         return _heads(name, target)
+    if DrafterName(name).is_cascade:
+        return _cascade(make_drafter(DrafterName(name).model, target, draft_models), name)
     draft = draft_models[name]
     sizes = {
         "vocab_size": target.model.vocab_size,
@@ -147,6 +153,22 @@ def make_drafter(name: str, target: LoadedModel, draft_models: dict[str, LoadedM
         params=draft.params,
         weights_hash=draft.weights_hash,
         grow=_tree_model(draft.model, **sizes),
+    )
+
+
+def _cascade(beside: LoadedDrafter, name: str) -> LoadedDrafter:
+    """Prompt lookup, and the draft model ``beside`` it where nothing repeats itself."""
+    assert isinstance(beside.drafter, ModelDrafter)
+    model = dataclasses.replace(beside.drafter, catch_up=CASCADE_MODEL_GAMMA + 1)
+    # An n-gram of three: of shorter ones the copies are accepted less often than the model's drafts.
+    copier = PromptLookup(min_ngram=3)
+    return dataclasses.replace(
+        beside,
+        name=name,
+        label=name,
+        drafter=Cascade(copier=copier, model=model, model_gamma=CASCADE_MODEL_GAMMA),
+        short_gamma=CASCADE_MODEL_GAMMA,
+        grow=None,
     )
 
 
@@ -248,7 +270,7 @@ def _no_drafter(target: LoadedModel) -> LoadedDrafter:
 
 def _prompt_lookup(target: LoadedModel) -> LoadedDrafter:
     name = "prompt_lookup"
-    return LoadedDrafter(name=name, label=name, drafter=PromptLookup(), params=(), always_drafts=False)
+    return LoadedDrafter(name=name, label=name, drafter=PromptLookup(), params=(), short_gamma=0)
 
 
 def _layer_skip(target: LoadedModel) -> LoadedDrafter:

@@ -37,9 +37,7 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
     table = np.asarray(target_params["embed_tokens"])
     if not len(checkpoint.stop_tokens()) < settings["vocab_size"] <= len(table):
         raise ValueError(f"config.vocab_size: {settings['vocab_size']} must lie in 2..{len(table)}")
-    ids = subset.most_frequent(
-        _counts(files, len(table)), settings["vocab_size"], checkpoint.stop_tokens()
-    )
+    ids = subset.most_frequent(_counts(files, len(table)), settings["vocab_size"], checkpoint.stop_tokens())
     maps = subset.maps(ids, table)
     config, start = cut_from_target(target, target_params, ids, settings["layers"])
     recipe = _recipe(settings, config)

@@ -4,6 +4,7 @@
     draft:2x2x1             a tree of fixed branching: 2 children, 2 of each, 1 of each; 10 nodes
     medusa-smollm2:static   grown by the rank accuracies that came with the heads (Medusa)
     draft:optimal           the best for child acceptances measured on this target (Sequoia)
+    prompt_lookup+draft     copies of up to gamma tokens where there are any, else 3 tokens of the model
 
 gamma counts the drafted nodes, N - 1, so a chain and a tree of one gamma have
 the same number of tokens scored. A fixed branching has a gamma of its own; the
@@ -26,6 +27,8 @@ import specjax
 from specjax.models.heads.folder import is_heads
 
 STATIC, OPTIMAL = "static", "optimal"
+CASCADE = "prompt_lookup+"
+CASCADE_MODEL_GAMMA = 3  # what the model of a cascade drafts; copies are longer
 _ASSETS = epath.Path(Path(specjax.__file__).parent / "assets")
 HEADS = {name: _ASSETS / name for name in ("medusa-smollm2", "blockwise-smollm2")}
 
@@ -45,6 +48,19 @@ class DrafterName:
     def parse(cls, name: str) -> DrafterName:
         base, colon, shape = name.rpartition(":")
         return cls(name) if not colon or shape.startswith("//") else cls(base, shape)
+
+    @property
+    def model(self) -> str:
+        """What drafts beside prompt lookup in a cascade; else the base itself.
+
+        >>> DrafterName("prompt_lookup+draft").model, DrafterName("draft").model
+        ('draft', 'draft')
+        """
+        return self.base.removeprefix(CASCADE)
+
+    @property
+    def is_cascade(self) -> bool:
+        return self.base.startswith(CASCADE)
 
     @property
     def heads(self) -> epath.Path | None:
@@ -76,6 +92,8 @@ class DrafterName:
         """The gammas of its cells."""
         if self.branching:
             return (self.num_drafted,)
+        if self.is_cascade:
+            return tuple(gamma for gamma in settings.gammas if gamma > CASCADE_MODEL_GAMMA)
         return tuple(gamma for gamma in settings.gammas if gamma > 0 or not self.shape)
 
     def fits(self, rule: str) -> bool:
@@ -94,6 +112,11 @@ def check(name: str, settings: SweepSettings) -> None:
     if name == NONE:
         return
     drafter = DrafterName.parse(name)
+    if drafter.is_cascade and not drafter.gammas(settings):
+        raise ValueError(
+            f"config.gammas: {name!r} copies more than the {CASCADE_MODEL_GAMMA} tokens its model drafts, and "
+            f"no gamma is above {CASCADE_MODEL_GAMMA}; nearest is {CASCADE_MODEL_GAMMA + 1}"
+        )
     _check_shape(drafter, settings)
     if not any(drafter.fits(rule) for rule in settings.rules):
         fitting = [rule for rule in (*CHAIN_RULES, *TREE_RULES) if drafter.fits(rule)]

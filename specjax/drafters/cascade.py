@@ -11,7 +11,7 @@ from specjax.types import Array, Drafter, DraftState, Draw, Noise, Outcome, Para
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cascade:
-    """Rounds that ``copier`` has more than ``model_gamma`` tokens for are its own, all others the ``model``'s.
+    """Rounds for which ``copier`` has more than ``model_gamma`` tokens are its own, others the ``model``'s.
 
     The idea of a horizontal cascade (Chen et al. 2023, 2312.11462, section 3),
     with the choice made by the context instead of the position; suffix decoding
