@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 import dataclasses
-from pathlib import Path
 
-from etils import epath
 from jax.sharding import Mesh
 import numpy as np
-from tokenizers import Tokenizer
 
 from experiments import drafter_names, fetched
 from experiments.drafter_names import CASCADE_MODEL_GAMMA, HEADS, NONE, DrafterName
+from experiments.models import DRAFT_MODELS, TARGETS, LoadedModel, label_of, load
 from experiments.rules import RULES
 from experiments.settings import SweepSettings, fingerprint, nearest
-import specjax
 from specjax import sharding
-from specjax.data.chat import ChatTemplate
 from specjax.data.corpora import standard_library
-from specjax.data.tokenizers import check_same_ids, num_ids, num_shared_ids
+from specjax.data.tokenizers import num_shared_ids
 from specjax.drafters.blockwise import Blockwise
 from specjax.drafters.cascade import Cascade
 from specjax.drafters.medusa import Medusa, MedusaTree
@@ -32,39 +28,12 @@ from specjax.models.heads.folder import load as load_heads
 from specjax.models.heads.medusa import MedusaConfig
 from specjax.models.language_model import LanguageModel, TransformerLM
 from specjax.models.layer_skip import keep_layers, outer_layers
-from specjax.models.sources import is_source, open_checkpoint
-from specjax.models.subset import SubsetLM, with_vocabulary
+from specjax.models.sources import is_source
 from specjax.sampling import GREEDY_BELOW
 from specjax.sharding import AxisRules
 from specjax.trees.contracts import TreeDrafter
 from specjax.trees.topology import Choices
 from specjax.types import Drafter, Params
-
-_ASSETS = epath.Path(Path(specjax.__file__).parent / "assets")
-
-TARGETS = {"target": _ASSETS / "target"}
-PAIR = {name: _ASSETS / name for name in ("target", "draft", "draft-small")}  # trained here, on one corpus
-DRAFT_MODELS = {name: _ASSETS / name for name in ("draft", "draft-small", "draft-smollm2")}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoadedModel:
-    """A checkpoint in memory."""
-
-    name: str  # as in the config
-    label: str  # as in results
-    model: TransformerLM | SubsetLM
-    params: Params
-    tokenizer: Tokenizer
-    stop_tokens: tuple[int, ...]
-    weights_sha256: str
-    identity: str  # where it is from, in which quantization
-    chat_template: ChatTemplate | None
-
-    @property
-    def weights_hash(self) -> str:
-        """As results show it."""
-        return self.weights_sha256[:12]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,17 +89,12 @@ def _check_name(key: str, name: str, known: Iterable[str], sources: bool = True)
     raise ValueError(f"config.{key}: unknown {name!r}; {nearest(name, known)}{others}")
 
 
-def load_target(name: str, dtype: str, mesh: Mesh | None = None) -> LoadedModel:
-    """A target by name or source, on ``mesh`` split as ``AxisRules`` say."""
-    return _load(name, TARGETS, dtype, mesh, AxisRules())
-
-
 def load_draft_models(settings: SweepSettings, mesh: Mesh | None = None) -> dict[str, LoadedModel]:
     """Every draft model of a sweep, by its name without a shape; whole on every device of ``mesh``."""
     whole = AxisRules(heads=None, kv_heads=None, mlp=None)
     bases = dict.fromkeys(DrafterName.parse(name).model for name in settings.drafters)
     names = [name for name in bases if name not in OTHER_DRAFTERS and not DrafterName(name).heads]
-    return {name: _load(name, DRAFT_MODELS, settings.dtype, mesh, whole) for name in names}
+    return {name: load(name, DRAFT_MODELS, settings.dtype, mesh, whole) for name in names}
 
 
 def make_drafter(name: str, target: LoadedModel, draft_models: dict[str, LoadedModel]) -> LoadedDrafter:
@@ -202,66 +166,6 @@ def _heads(name: str, target: LoadedModel) -> LoadedDrafter:
         grow=lambda choices, temperature: MedusaTree(heads=loaded.heads, choices=choices),
         rank_accuracies=loaded.rank_accuracies,
     )
-
-
-def with_features(target: LoadedModel) -> LoadedModel:
-    """The same model showing the hidden state that heads read."""
-    if not isinstance(target.model, TransformerLM):
-        return target
-    return dataclasses.replace(target, model=dataclasses.replace(target.model, taps=("final",)))
-
-
-def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
-    """ValueError unless both tokenizers give every id the same meaning."""
-    try:
-        check_same_ids(target.tokenizer, draft.tokenizer)
-    except ValueError as error:
-        raise ValueError(f"{target.label} and {draft.label}: {error}") from None
-
-
-def source_of(name: str, known: dict[str, epath.Path]) -> epath.PathLike:
-    """Where a model of a config lies: an embedded one, a fetched one, or the source itself."""
-    return known.get(name) or (fetched.locate(name) if name in fetched.NAMES else name)
-
-
-def _load(
-    name: str, known: dict[str, epath.Path], dtype: str, mesh: Mesh | None, rules: AxisRules
-) -> LoadedModel:
-    source = source_of(name, known)
-    if not str(source).startswith("hf://") and not epath.Path(source).exists():
-        raise ValueError(f"model {name!r}: no folder {epath.Path(source)}")
-    try:
-        checkpoint = open_checkpoint(source)
-        inner, params = huggingface.load_checkpoint(checkpoint, dtype, mesh=mesh, rules=rules)
-        model, params = with_vocabulary(checkpoint, inner, params)
-        tokenizer = checkpoint.tokenizer()
-        if isinstance(model, TransformerLM) and num_ids(tokenizer) < model.vocab_size:
-            model = dataclasses.replace(model, num_ids=num_ids(tokenizer))
-        return LoadedModel(
-            name=name,
-            label=label_of(source),
-            model=model,
-            params=params,
-            tokenizer=tokenizer,
-            stop_tokens=checkpoint.stop_tokens(),
-            weights_sha256=checkpoint.weights_hash(),
-            identity=str(checkpoint.identity),
-            chat_template=checkpoint.chat_template(),
-        )
-    except ValueError as error:
-        raise ValueError(f"model {name!r}: {error}") from None
-
-
-def label_of(source: epath.PathLike) -> str:
-    """The last part of a source.
-
-    >>> [label_of(source) for source in ("hf://org/name@main", "models/tiny.Q4_1.gguf", "runs/x/export/")]
-    ['name', 'tiny.Q4_1', 'export']
-    """
-    text = str(source)
-    if text.startswith("hf://"):
-        return text.removeprefix("hf://").partition("@")[0].rpartition("/")[2]
-    return epath.Path(text).name.removesuffix(".gguf")
 
 
 def _no_drafter(target: LoadedModel) -> LoadedDrafter:

@@ -25,8 +25,8 @@ import jax
 import jax.numpy as jnp
 
 from experiments import catalogue, compilation, costs, environment, launch, runner
-from experiments.catalogue import LoadedModel
 from experiments.cells import NONE
+from experiments.models import LoadedModel
 from experiments.plan import prepare
 from experiments.runner import Batch, Timed
 from experiments.settings import SweepSettings
@@ -39,7 +39,7 @@ from specjax.testing.parity import divergences, margin
 from specjax.types import Params, Request
 
 WORKDIR = flags.DEFINE_string("workdir", "runs/device_check", "Where device_check.json and profile/ go.")
-TARGET = flags.DEFINE_string("target", "target", "A name of experiments.catalogue, or a folder.")
+TARGET = flags.DEFINE_string("target", "target", "A name of experiments.models, or a folder.")
 DRAFT = flags.DEFINE_string("draft", "draft", "A draft model, by name or folder.")
 PROMPTS = flags.DEFINE_string("prompts", "stdlib", "As --config.prompts of a sweep.")
 MESH = flags.DEFINE_list("mesh", ["1", "1"], 'Devices on the axes "data" and "model".')

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import rich.console
 
-from experiments.catalogue import source_of
+from experiments.models import source_of
 from experiments.response_files import split_files
 from experiments.train_run import Display
 from specjax.models import huggingface, subset

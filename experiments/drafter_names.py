@@ -114,8 +114,8 @@ def check(name: str, settings: SweepSettings) -> None:
     drafter = DrafterName.parse(name)
     if drafter.is_cascade and not drafter.gammas(settings):
         raise ValueError(
-            f"config.gammas: {name!r} copies more than the {CASCADE_MODEL_GAMMA} tokens its model drafts, and "
-            f"no gamma is above {CASCADE_MODEL_GAMMA}; nearest is {CASCADE_MODEL_GAMMA + 1}"
+            f"config.gammas: {name!r} copies more than the {CASCADE_MODEL_GAMMA} tokens its model drafts; "
+            f"no gamma is as large; nearest is {CASCADE_MODEL_GAMMA + 1}"
         )
     _check_shape(drafter, settings)
     if not any(drafter.fits(rule) for rule in settings.rules):

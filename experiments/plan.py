@@ -10,9 +10,9 @@ from typing import Any
 from etils import epath
 from jax.sharding import Mesh
 
-from experiments import catalogue
-from experiments.catalogue import LoadedModel
+from experiments import catalogue, models
 from experiments.drafter_names import OPTIMAL, DrafterName
+from experiments.models import LoadedModel
 from experiments.settings import SweepSettings
 import specjax
 from specjax import sharding
@@ -61,12 +61,12 @@ def prepare(settings: SweepSettings) -> Plan:
     catalogue.check_names(settings)
     prompts = load_prompts(settings)
     mesh = make_mesh(settings)
-    targets = {name: catalogue.load_target(name, settings.dtype, mesh) for name in settings.targets}
+    targets = {name: models.load_target(name, settings.dtype, mesh) for name in settings.targets}
     if heads_of(settings):  # for all cells, so that they share programs
-        targets = {name: catalogue.with_features(target) for name, target in targets.items()}
+        targets = {name: models.with_features(target) for name, target in targets.items()}
     draft_models = catalogue.load_draft_models(settings, mesh)
     for target, draft in itertools.product(targets.values(), draft_models.values()):
-        catalogue.check_pair(target, draft)
+        models.check_pair(target, draft)
     plan = Plan(settings=settings, targets=targets, draft_models=draft_models, prompts=(), token_ids={})
     plan = with_prompts(plan, prompts)
     for target in targets.values():

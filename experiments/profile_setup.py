@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from experiments import catalogue, runner
-from experiments.catalogue import LoadedDrafter, LoadedModel
+from experiments.catalogue import LoadedDrafter
 from experiments.cells import NONE
+from experiments.models import LoadedModel
 from experiments.plan import prepare
 from experiments.rules import CHAIN_RULES, RULES
 from experiments.settings import SweepSettings, nearest, one_of

@@ -12,7 +12,7 @@ from etils import epath
 import rich.console
 import rich.progress
 
-from experiments.catalogue import TARGETS, source_of
+from experiments.models import TARGETS, source_of
 from experiments.settings import nearest
 from specjax.data.code_prompts import code_prompts
 from specjax.data.corpora import standard_library

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import traceback
 from typing import Any
 
-from experiments import catalogue
+from experiments import catalogue, models
 from experiments.catalogue import LoadedDrafter
 from experiments.cells import Cell, cell_id
 from experiments.drafter_names import DrafterName
@@ -29,7 +29,7 @@ def identity(cell: Cell, plan: Plan) -> Row:
     target = plan.targets[cell.target].label
     name = DrafterName.parse(cell.drafter)
     draft = plan.draft_models.get(name.base)
-    base = draft.label if draft else catalogue.label_of(name.heads or name.base)
+    base = draft.label if draft else models.label_of(name.heads or name.base)
     drafter = ":".join(filter(None, (base, name.shape)))
     return {
         "cell_id": cell_id(cell, settings),

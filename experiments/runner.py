@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.catalogue import LoadedDrafter, LoadedModel
+from experiments.catalogue import LoadedDrafter
+from experiments.models import LoadedModel
 from experiments.settings import PROCESSORS, SweepSettings
 from specjax.analysis import trace
 from specjax.analysis.records import PromptRecord

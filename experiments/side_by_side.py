@@ -9,7 +9,7 @@ import itertools
 import jax.numpy as jnp
 from rich.progress import track
 
-from experiments import catalogue, runner
+from experiments import catalogue, models, runner
 from experiments import transformers_peer as peer
 from experiments.cells import NONE
 from experiments.comparison import Decode
@@ -44,9 +44,9 @@ class SideBySide:
         (self.target,) = plan.targets.values()
         self.prompts = plan.token_ids[self.target.name]
         self.batches = runner.make_batches(self.prompts, batch_size=1)
-        self.peer_target = peer.load(catalogue.source_of(self.target.name, catalogue.TARGETS))
+        self.peer_target = peer.load(models.source_of(self.target.name, models.TARGETS))
         (draft,) = plan.draft_models
-        self.peer_draft = peer.load(catalogue.source_of(draft, catalogue.DRAFT_MODELS))
+        self.peer_draft = peer.load(models.source_of(draft, models.DRAFT_MODELS))
         names = [name for name in self.settings.drafters if name != NONE]
         self.methods = [(NONE, 0), *itertools.product(names, self.settings.gammas)]
         self.drafters = {

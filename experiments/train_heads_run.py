@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import rich.console
 
-from experiments.catalogue import source_of
+from experiments.models import source_of
 from experiments.response_files import split_files
 from experiments.settings import nearest
 from experiments.train_run import Display

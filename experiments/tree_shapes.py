@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from experiments import runner
-from experiments.catalogue import LoadedDrafter, LoadedModel
+from experiments.catalogue import LoadedDrafter
 from experiments.cells import Cell
 from experiments.drafter_names import STATIC, DrafterName
+from experiments.models import LoadedModel
 from experiments.plan import Plan
 from experiments.rules import RULES
 from specjax.trees import builders

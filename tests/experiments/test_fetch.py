@@ -13,7 +13,7 @@ import pytest
 import rich.console
 
 from experiments import fetch, fetched
-from experiments.catalogue import load_target
+from experiments.models import load_target
 from experiments.plan import prepare
 from experiments.settings import SweepSettings
 from specjax.models import hub

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_sweep import launch, rows_of
 
-from experiments import catalogue, tree_shapes
+from experiments import models, tree_shapes
 from experiments.cells import all_cells
 from experiments.drafter_names import DrafterName
 from experiments.plan import prepare
@@ -28,7 +28,7 @@ HEADS = 3
 @pytest.fixture(scope="module")
 def heads(pair, tmp_path_factory):
     """Untrained Medusa heads of the tiny target: each says what the target says one place too early."""
-    target = catalogue.load_target(pair[0], "float32")
+    target = models.load_target(pair[0], "float32")
     config = MedusaConfig(num_heads=HEADS, width=16, num_ids=40)
     accuracies = np.tile([0.4, 0.2, 0.1] + [0.01] * 7, (HEADS, 1))
     made_for = TrainedFor(
@@ -129,7 +129,7 @@ def test_a_static_tree_is_grown_from_the_accuracies_of_its_heads(rows):
 def test_heads_of_another_target_are_refused(heads, base, told, prompts_file):
     fields = {"prompts": prompts_file, "num_prompts": 2, "rules": ("one_hot_walk",), "gammas": (4,)}
     with pytest.raises(ValueError, match=told):
-        prepare(SweepSettings(targets=(str(catalogue.PAIR[base]),), drafters=(f"{heads}:static",), **fields))
+        prepare(SweepSettings(targets=(str(models.PAIR[base]),), drafters=(f"{heads}:static",), **fields))
 
 
 def test_a_branching_deeper_than_the_heads_is_refused(settings, heads):

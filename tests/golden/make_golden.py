@@ -18,7 +18,7 @@ import transformers
 
 from experiments import fetched
 from experiments import transformers_peer as peer
-from experiments.catalogue import PAIR
+from experiments.models import PAIR
 from experiments.plan import PROMPT_SETS
 from specjax.data.prompts import read_jsonl
 from specjax.data.tokenizers import load_tokenizer

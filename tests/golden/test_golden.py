@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, models
 
-from experiments.catalogue import PAIR
+from experiments.models import PAIR
 from specjax.acceptance.rejection import Rejection
 from specjax.data.tokenizers import END_OF_TEXT
 from specjax.decoding.autoregressive import autoregressive

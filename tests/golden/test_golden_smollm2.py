@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import catalogue, fetched
+from experiments import fetched, models
 from experiments.plan import PROMPT_SETS
 from specjax.acceptance.rejection import Rejection
 from specjax.data.prompts import read_jsonl
@@ -33,7 +33,7 @@ def target(golden):
         fetched.locate(NAME)
     except ValueError as error:
         pytest.skip(str(error))
-    loaded = catalogue.load_target(NAME, "float32")
+    loaded = models.load_target(NAME, "float32")
     assert str(golden["weights_hash"]).startswith(loaded.weights_hash), "another conversion of the checkpoint"
     return loaded
 

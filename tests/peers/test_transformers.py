@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.peers
 
 from experiments import transformers_peer as peer  # noqa: E402
-from experiments.catalogue import PAIR  # noqa: E402
+from experiments.models import PAIR  # noqa: E402
 from experiments.plan import prepare  # noqa: E402
 from experiments.settings import SweepSettings  # noqa: E402
 from experiments.side_by_side import SideBySide  # noqa: E402
