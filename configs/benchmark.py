@@ -15,7 +15,15 @@ from configs import base
 
 def get_config(variant: str = "") -> config_dict.ConfigDict:
     config = base.sweep()
-    config.drafters = ("none", "draft", "draft-small", "prompt_lookup", "bigram", "unigram")
+    config.drafters = (
+        "none",
+        "draft",
+        "draft-small",
+        "prompt_lookup",
+        "prompt_lookup+draft",
+        "bigram",
+        "unigram",
+    )
     config.rules = ("rejection", "block", "coupled")
     config.gammas = (1, 3, 7, 11)
     config.temperatures = (0.0, 1.0)

@@ -14,7 +14,7 @@ from configs import base
 
 def get_config(variant: str = "") -> config_dict.ConfigDict:
     config = base.sweep()
-    config.drafters = ("none", "draft", "draft-small", "prompt_lookup")
+    config.drafters = ("none", "draft", "draft-small", "prompt_lookup", "prompt_lookup+draft")
     config.gammas = (1, 3, 7, 11)
     config.temperatures = (0.0, 0.6, 1.0)
     config.num_prompts = 12

@@ -24,7 +24,14 @@ GROUPS = ("translation", "summarization", "qa", "math_reasoning", "rag", "mt_ben
 def get_config(variant: str = "") -> config_dict.ConfigDict:
     config = base.sweep()
     config.targets = ("smollm2-135m-instruct",)
-    config.drafters = ("none", "draft-smollm2", "prompt_lookup", "bigram", "layer_skip")
+    config.drafters = (
+        "none",
+        "draft-smollm2",
+        "prompt_lookup",
+        "prompt_lookup+draft-smollm2",
+        "bigram",
+        "layer_skip",
+    )
     config.gammas = (1, 3, 7, 11, 15)
     config.temperatures = (0.0, 0.7, 1.0)
     config.prompts = "assistant"  # written for this repository; SPEC_BENCH.jsonl for figures
