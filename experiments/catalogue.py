@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 import dataclasses
 
 from jax.sharding import Mesh
@@ -10,9 +10,9 @@ import numpy as np
 
 from experiments import drafter_names, fetched
 from experiments.drafter_names import CASCADE_MODEL_GAMMA, HEADS, NONE, DrafterName
-from experiments.models import DRAFT_MODELS, TARGETS, LoadedModel, label_of, load
+from experiments.models import DRAFT_MODELS, TARGETS, LoadedModel, check_name, label_of, load
 from experiments.rules import RULES
-from experiments.settings import SweepSettings, fingerprint, nearest
+from experiments.settings import SweepSettings, fingerprint
 from specjax import sharding
 from specjax.data.corpora import standard_library
 from specjax.data.tokenizers import num_shared_ids
@@ -28,7 +28,6 @@ from specjax.models.heads.folder import load as load_heads
 from specjax.models.heads.medusa import MedusaConfig
 from specjax.models.language_model import LanguageModel, TransformerLM
 from specjax.models.layer_skip import keep_layers, outer_layers
-from specjax.models.sources import is_source
 from specjax.sampling import GREEDY_BELOW
 from specjax.sharding import AxisRules
 from specjax.trees.contracts import TreeDrafter
@@ -66,27 +65,20 @@ class LoadedDrafter:
 def check_names(settings: SweepSettings) -> None:
     """ValueError for a target, drafter or rule that nobody knows, or a drafter that no rule fits."""
     for name in settings.targets:
-        _check_name("targets", name, [*TARGETS, *fetched.NAMES])
+        check_name("targets", name, [*TARGETS, *fetched.NAMES])
     for name in settings.rules:
-        _check_name("rules", name, [name for name in RULES if name != NONE], sources=False)
+        check_name("rules", name, [name for name in RULES if name != NONE], sources=False)
     for name in settings.drafters:
         parsed = DrafterName.parse(name)
         base, models = parsed.base, [*DRAFT_MODELS, *fetched.NAMES]
         known = models if parsed.is_cascade else [*models, *OTHER_DRAFTERS, *HEADS]
-        _check_name("drafters", parsed.model, known)
+        check_name("drafters", parsed.model, known)
         if base != name and (base in NO_TREES or parsed.is_cascade):
             raise ValueError(
                 f"config.drafters: {name!r}: {base} drafts chains alone; nearest are {base!r} "
                 f"and 'draft:{DrafterName.parse(name).shape}'"
             )
         drafter_names.check(name, settings)
-
-
-def _check_name(key: str, name: str, known: Iterable[str], sources: bool = True) -> None:
-    if name in known or (sources and is_source(name)):
-        return
-    others = ", or a folder, hf://org/name or a .gguf file" * sources
-    raise ValueError(f"config.{key}: unknown {name!r}; {nearest(name, known)}{others}")
 
 
 def load_draft_models(settings: SweepSettings, mesh: Mesh | None = None) -> dict[str, LoadedModel]:

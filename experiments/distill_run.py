@@ -14,14 +14,13 @@ import jax
 import numpy as np
 import rich.console
 
-from experiments.models import source_of
+from experiments.models import open_target
 from experiments.response_files import split_files
 from experiments.train_run import Display
 from specjax.models import huggingface, subset
 from specjax.models.checkpoint import Checkpoint
 from specjax.models.config import DecoderConfig
 from specjax.models.language_model import from_config
-from specjax.models.sources import open_checkpoint
 from specjax.training.checkpoints import claim_workdir
 from specjax.training.loop import train
 from specjax.training.recipe import Recipe, Stage
@@ -31,7 +30,7 @@ from specjax.types import Params
 
 def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Console) -> None:
     """Cuts the draft out of the target, trains it, writes its folder."""
-    checkpoint = open_checkpoint(source_of(settings["target"], {}))
+    checkpoint = open_target(settings["target"])
     files, held_out_files = split_files(settings["responses"], settings["held_out_files"], checkpoint)
     target, target_params = huggingface.load_checkpoint(checkpoint)
     table = np.asarray(target_params["embed_tokens"])

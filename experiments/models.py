@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import dataclasses
 from pathlib import Path
 
@@ -10,12 +11,14 @@ from jax.sharding import Mesh
 from tokenizers import Tokenizer
 
 from experiments import fetched
+from experiments.settings import nearest
 import specjax
 from specjax.data.chat import ChatTemplate
 from specjax.data.tokenizers import check_same_ids, num_ids
 from specjax.models import huggingface
+from specjax.models.checkpoint import Checkpoint
 from specjax.models.language_model import TransformerLM
-from specjax.models.sources import open_checkpoint
+from specjax.models.sources import is_source, open_checkpoint
 from specjax.models.subset import SubsetLM, with_vocabulary
 from specjax.sharding import AxisRules
 from specjax.types import Params
@@ -72,14 +75,41 @@ def source_of(name: str, known: dict[str, epath.Path]) -> epath.PathLike:
     return known.get(name) or (fetched.locate(name) if name in fetched.NAMES else name)
 
 
+def check_name(key: str, name: str, known: Iterable[str], sources: bool = True) -> None:
+    """ValueError, with the key of the config and the nearest name, for one that nobody knows."""
+    if name in known or (sources and is_source(name)):
+        return
+    others = ", or a folder, hf://org/name or a .gguf file" * sources
+    raise ValueError(f"config.{key}: unknown {name!r}; {nearest(name, known)}{others}")
+
+
+def check_target(name: str) -> None:
+    """ValueError unless ``config.target`` is a name or has the form of a source."""
+    check_name("target", name, [*TARGETS, *fetched.NAMES])
+
+
+def open_target(name: str) -> Checkpoint:
+    """What ``config.target`` names, opened and not read. ValueError where there is no such model."""
+    check_target(name)
+    try:
+        return open_checkpoint(_existing(source_of(name, TARGETS)))
+    except ValueError as error:
+        raise ValueError(f"config.target: {error}") from None
+
+
+def _existing(source: epath.PathLike) -> epath.PathLike:
+    path = epath.Path(source)
+    if not str(source).startswith("hf://") and not path.exists():
+        raise ValueError(f"no {'file' if path.suffix == '.gguf' else 'folder'} {path}")
+    return source
+
+
 def load(
     name: str, known: dict[str, epath.Path], dtype: str, mesh: Mesh | None, rules: AxisRules
 ) -> LoadedModel:
     source = source_of(name, known)
-    if not str(source).startswith("hf://") and not epath.Path(source).exists():
-        raise ValueError(f"model {name!r}: no folder {epath.Path(source)}")
     try:
-        checkpoint = open_checkpoint(source)
+        checkpoint = open_checkpoint(_existing(source))
         inner, params = huggingface.load_checkpoint(checkpoint, dtype, mesh=mesh, rules=rules)
         model, params = with_vocabulary(checkpoint, inner, params)
         tokenizer = checkpoint.tokenizer()

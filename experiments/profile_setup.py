@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments import catalogue, runner
+from experiments import catalogue, models, runner
 from experiments.catalogue import LoadedDrafter
 from experiments.cells import NONE
 from experiments.models import LoadedModel
@@ -143,6 +143,7 @@ class Pair:
 
 def set_up(settings: ProfileSettings) -> Pair:
     """Loads the pair and its prompt. Raises ValueError for what cannot run; nothing has been compiled."""
+    models.check_target(settings.target)
     sweep = settings.sweep()
     plan = prepare(sweep)
     (target,) = plan.targets.values()

@@ -12,7 +12,7 @@ from etils import epath
 import rich.console
 import rich.progress
 
-from experiments.models import TARGETS, source_of
+from experiments.models import open_target
 from experiments.settings import nearest
 from specjax.data.code_prompts import code_prompts
 from specjax.data.corpora import standard_library
@@ -20,7 +20,6 @@ from specjax.data.passage_prompts import passage_prompts
 from specjax.data.prompts import Prompt, read_jsonl
 from specjax.models import huggingface
 from specjax.models.checkpoint import Checkpoint
-from specjax.models.sources import open_checkpoint
 from specjax.training.checkpoints import claim_workdir
 from specjax.training.responses import PromptTokens, Sampling, make_batches, respond
 
@@ -30,7 +29,7 @@ def run(settings: dict, workdir: epath.Path, console: rich.console.Console) -> N
     if not settings["prompts"] and not settings["code_prompts"]:
         raise ValueError("config.prompts is empty; it takes a JSONL file")
     prompts = _prompts(settings)
-    checkpoint = open_checkpoint(source_of(settings["target"], TARGETS))
+    checkpoint = open_target(settings["target"])
     names = [field.name for field in dataclasses.fields(Sampling) if field.name in settings]
     sampling = Sampling(**{name: settings[name] for name in names})
     tokens = tokenize(checkpoint, prompts)
@@ -62,9 +61,10 @@ def _prompts(settings: dict) -> tuple[Prompt, ...]:
     """Those of the file's ``categories`` (none named: all), and those made of its passages and of code."""
     everything = read_jsonl(settings["prompts"]) if settings["prompts"] else ()
     wanted = settings["categories"]
-    known = {prompt.category for prompt in everything}
+    known = sorted({prompt.category for prompt in everything} - {""})
     if unknown := [name for name in wanted if name not in known]:
-        raise ValueError(f"config.categories: no prompt of {unknown[0]!r}; {nearest(unknown[0], known)}")
+        told = nearest(unknown[0], known) if known else "no prompt has a category, leave categories empty"
+        raise ValueError(f"config.categories: no prompt of {unknown[0]!r}; {told}")
     prompts = tuple(prompt for prompt in everything if not wanted or prompt.category in wanted)
     if settings["passage_prompts"]:
         prompts += passage_prompts(everything, settings["passage_prompts"])

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import rich.console
 
-from experiments.models import source_of
+from experiments.models import open_target
 from experiments.response_files import split_files
 from experiments.settings import nearest
 from experiments.train_run import Display
@@ -32,9 +32,8 @@ from specjax.models.heads.heads import (
 )
 from specjax.models.heads.medusa import MedusaConfig
 from specjax.models.language_model import TransformerLM
-from specjax.models.sources import open_checkpoint
 from specjax.sharding import make_mesh
-from specjax.training.checkpoints import claim_workdir
+from specjax.training.checkpoints import claim_workdir, write_whole
 from specjax.training.heads import Frozen, HeadsLoss, HeadsTask, mean_weights, medusa_weights
 from specjax.training.heads_figures import Decoding, HeadsEvaluation, rank_accuracies
 from specjax.training.heads_stream import (
@@ -56,7 +55,7 @@ TAPS = ("final",)
 def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Console) -> None:
     """Trains the heads beside the frozen target, writes their folder."""
     _check(settings)
-    checkpoint = open_checkpoint(source_of(settings["target"], {}))
+    checkpoint = open_target(settings["target"])
     files, held_out_files = split_files(settings["responses"], settings["held_out_files"], checkpoint)
     target, target_params = huggingface.load_checkpoint(checkpoint)
     target = dataclasses.replace(target, taps=_taps(settings, target))
@@ -128,7 +127,7 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
         [rank_accuracies(ranks), rank_accuracies(ranks, conditional=True)],
         _readme(settings, checkpoint, summary),
     )
-    summary_path.write_text(json.dumps(summary) + "\n")
+    write_whole(summary_path, json.dumps(summary) + "\n")
     console.print(f"exported to {export}")
 
 

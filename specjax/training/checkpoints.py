@@ -53,7 +53,7 @@ def claim_workdir(workdir: epath.PathLike, settings: dict[str, Any]) -> None:
     if not path.exists():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(settings, indent=2) + "\n")
+            write_whole(path, json.dumps(settings, indent=2) + "\n")
         except OSError as error:
             raise ValueError(f"workdir {workdir}: cannot be written ({error.strerror or error})") from None
         return
@@ -63,6 +63,13 @@ def claim_workdir(workdir: epath.PathLike, settings: dict[str, Any]) -> None:
         lines = [f"  {key}: {old.get(key)} in the workdir, {new.get(key)} now" for key in changed]
         first = f"{workdir} belongs to another run; resume that one unchanged or take another workdir:"
         raise ValueError("\n".join([first, *lines]))
+
+
+def write_whole(path: epath.Path, text: str) -> None:
+    """``text`` under the name of ``path``, or, killed meanwhile, what was there before."""
+    unfinished = path.with_name(f".{path.name}.part")
+    unfinished.write_text(text)
+    unfinished.replace(path)
 
 
 def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
@@ -83,7 +90,7 @@ class MetricsLog:
         self.path = epath.Path(workdir) / "metrics.jsonl"
         kept = [line for line in self._whole_lines() if json.loads(line)["step"] <= step]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text("".join(kept))
+        write_whole(self.path, "".join(kept))
         self._file = self.path.open("a")
 
     def _whole_lines(self) -> list[str]:

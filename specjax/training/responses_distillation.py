@@ -60,6 +60,8 @@ def load_rows(files: Sequence[epath.Path], context: int, read: np.ndarray) -> Re
 
 
 def read_features(path: epath.Path) -> np.ndarray:
+    if not path.exists():
+        raise ValueError(f"no file {path}: features lie beside their responses, write them again")
     ((_, view),) = safetensors.deserialize(path.read_bytes())
     return np.frombuffer(view["data"], ml_dtypes.bfloat16).reshape(view["shape"])
 

@@ -44,6 +44,7 @@ def test_a_good_plan(tiny):
     [
         ("targets", ("targt",), "unknown 'targt'; nearest is 'target', or a folder"),
         ("targets", ("./nowhere",), "no folder nowhere"),
+        ("targets", ("nowhere.gguf",), "no file nowhere.gguf"),
         ("drafters", ("drft",), "unknown 'drft'; nearest is 'draft'"),
         ("drafters", ("promptlookup",), "nearest is 'prompt_lookup'"),
         ("rules", ("rejecton",), "unknown 'rejecton'; nearest is 'rejection'"),

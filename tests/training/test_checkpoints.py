@@ -34,3 +34,19 @@ def test_log_reopened_at_a_step_forgets_what_came_after(tmp_path):
     log.close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert lines == ['{"step": 1}', '{"step": 2}', '{"step": 3, "again": true}']
+
+
+def test_a_kill_while_the_log_is_reopened_loses_no_line(tmp_path, monkeypatch):
+    log = MetricsLog(tmp_path, 0)
+    log.write({"step": 1})
+    log.close()
+    before = (tmp_path / "metrics.jsonl").read_text()
+
+    def killed(self, target):
+        assert self.read_text() == before
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(log.path), "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        MetricsLog(tmp_path, 1)
+    assert (tmp_path / "metrics.jsonl").read_text() == before
