@@ -5,8 +5,8 @@ COMMAND  python -m experiments.train_heads --config=configs/train_medusa_smollm2
 COST     an hour on two cores that much else shared: 1,000 steps of 512 positions, one pass over 438,488
          response tokens
 RESULT   held-out greedy responses, heads 1 / 2 / 3 / 4 right with one guess .335 / .195 / .128 / .122, with
-         ten .665 / .527 / .450 / .436; tau on 8 held-out prompts, decoded (predicted), chain 1.368 (1.385), tree
-         of 32 nodes 1.910 (1.895); after 250 / 500 / 750 steps that tree had 1.805 / 1.848 / 1.916
+         ten .665 / .527 / .450 / .436; tau on 8 held-out prompts, decoded (predicted), chain 1.368 (1.385),
+         tree of 32 nodes 1.910 (1.895); after 250 / 500 / 750 steps that tree had 1.805 / 1.848 / 1.916
 """
 
 from __future__ import annotations

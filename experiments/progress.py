@@ -88,4 +88,5 @@ def _headline(row: Row) -> str:
     interval = f" [{low_high[0]:.2f}, {low_high[1]:.2f}]" if low_high else ""
     alpha = row["alpha_accept"]
     accepted = "nothing drafted" if alpha is None else f"alpha_accept {alpha:.2f}"
-    return f"{row['speedup']:.2f}x{interval}  tau {row['tau']:.2f}  {accepted}  {rate}"
+    lossy = "" if row["lossless"] else "  lossy"
+    return f"{row['speedup']:.2f}x{interval}  tau {row['tau']:.2f}  {accepted}  {rate}{lossy}"

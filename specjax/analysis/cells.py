@@ -37,7 +37,7 @@ def by_drafter(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def label(row: Row, rows: Sequence[Row]) -> str:
     """The drafter's name, with the pair if it drafts for several targets and the rule if there are several.
 
-    A lossy rule is named as such.
+    A lossy rule is always named, and as such.
 
     >>> a = {"pair": "big + small", "drafter": "small", "acceptance": "rejection"}
     >>> label(a, [a]), label(a, [a, a | {"acceptance": "block"}])
@@ -45,10 +45,12 @@ def label(row: Row, rows: Sequence[Row]) -> str:
     """
     pairs = {other["pair"] for other in rows if other["drafter"] == row["drafter"]}
     name = row["pair"] if len(pairs) > 1 else row["drafter"]
-    rules = {other["acceptance"] for other in rows if other["drafter"] != "none"}
-    if len(rules) < 2 or row["drafter"] == "none":
+    if row["drafter"] == "none":
         return name
-    return f"{name}, {row['acceptance']}" + ("" if row.get("lossless", True) else " (lossy)")
+    rules = {other["acceptance"] for other in rows if other["drafter"] != "none"}
+    if not row.get("lossless", True):
+        return f"{name}, {row['acceptance']} (lossy)"
+    return f"{name}, {row['acceptance']}" if len(rules) > 1 else name
 
 
 def by_temperature(rows: Sequence[Row]) -> dict[float, list[Row]]:

@@ -143,6 +143,13 @@ def test_labels_name_pair_and_rule_only_where_they_differ():
     assert cells.label(row, [row, other | {"acceptance": "coupled"}]) == "big+small, block"
 
 
+def test_a_lossy_rule_is_named_even_where_it_is_the_only_one():
+    row = {"pair": "big+small", "drafter": "small", "acceptance": "rejection", "lossless": False}
+    assert cells.label(row, [row]) == "small, rejection (lossy)"
+    assert cells.label(row | {"lossless": True}, [row]) == "small"
+    assert cells.label(row | {"drafter": "none"}, [row]) == "none"
+
+
 def test_a_sweep_without_drafters_or_costs_still_reports(rows, tmp_path):
     write_report(tmp_path, [row for row in rows if row["drafter"] == "none"], [], {})
     report = (tmp_path / "report.md").read_text()

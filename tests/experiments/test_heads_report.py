@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments.heads_report import read_metrics, write
+from experiments.heads_report_run import read_metrics, write
 
 
 def lines():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from configs import profile_smollm2
-from experiments import profile, profile_loops, profile_measure, profile_report
+from experiments import profile_loops, profile_measure, profile_report, profile_run
 from experiments.profile_setup import ProfileSettings, set_up
 
 OPTIONS = {
@@ -161,19 +161,19 @@ def test_what_is_on_disk_is_not_measured_again(finished, settings, monkeypatch):
     workdir, _ = finished
     before = json.loads((workdir / "profile.json").read_text())
     about = before["about"]
-    assert profile.begun(workdir, about | {"git_sha": "another"}) == before
+    assert profile_run.begun(workdir, about | {"git_sha": "another"}) == before
     with pytest.raises(ValueError, match=r"is another profile: device is .* Use another --workdir"):
-        profile.begun(workdir, about | {"device": "another"})
+        profile_run.begun(workdir, about | {"device": "another"})
     smoke = ProfileSettings.from_config(
         {
             **about["settings"],
             **{key: tuple(about["settings"][key]) for key in ("rules", "gammas", "step_sizes")},
         }
     )
-    monkeypatch.setattr(profile, "measure_steps", None)  # calling it would fail
-    monkeypatch.setattr(profile, "measure_starts", None)
-    monkeypatch.setattr(profile, "measure_rounds", None)
-    profile.measure(dataclasses.replace(set_up(settings), settings=smoke), workdir, before)
+    monkeypatch.setattr(profile_run, "measure_steps", None)  # calling it would fail
+    monkeypatch.setattr(profile_run, "measure_starts", None)
+    monkeypatch.setattr(profile_run, "measure_rounds", None)
+    profile_run.measure(dataclasses.replace(set_up(settings), settings=smoke), workdir, before)
 
 
 @pytest.mark.parametrize(
