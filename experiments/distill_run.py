@@ -24,6 +24,7 @@ from specjax.models.language_model import from_config
 from specjax.training.checkpoints import claim_workdir
 from specjax.training.loop import train
 from specjax.training.recipe import Recipe, Stage
+from specjax.training.responses import read_lines
 from specjax.training.responses_distillation import ResponsesTask, cut_from_target, load_rows
 from specjax.types import Params
 
@@ -71,8 +72,8 @@ def _counts(files: list[epath.Path], vocab_size: int) -> np.ndarray:
     """[V] how often each id occurs in responses."""
     counts = np.zeros(vocab_size, np.int64)
     for path in files:
-        for line in path.read_text().splitlines():
-            np.add.at(counts, json.loads(line)["response_tokens"], 1)
+        for line in read_lines(path):
+            np.add.at(counts, line["response_tokens"], 1)
     return counts
 
 

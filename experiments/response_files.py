@@ -26,8 +26,7 @@ def split_files(
                 f"config.responses: {len(files)} files responses-*.jsonl in {folder!r}; "
                 f"{held_out} are held out and at least one more is needed"
             )
-        config = epath.Path(folder) / "config.json"
-        written_by = json.loads(config.read_text()).get("weights_sha256") if config.exists() else None
+        written_by = _weights_of(epath.Path(folder) / "config.json")
         if written_by != checkpoint.weights_hash():
             raise ValueError(
                 f"config.responses: {folder} was written by a target with weights {written_by}, "
@@ -36,3 +35,12 @@ def split_files(
         kept += files[:held_out]
         training += files[held_out:]
     return training, kept
+
+
+def _weights_of(config: epath.Path) -> str | None:
+    """The hash of the target that wrote a folder, if it says so."""
+    try:
+        stored = json.loads(config.read_text()) if config.exists() else {}
+    except json.JSONDecodeError as error:
+        raise ValueError(f"config.responses: {config} is not JSON ({error})") from None
+    return stored.get("weights_sha256") if isinstance(stored, dict) else None

@@ -50,6 +50,7 @@ from specjax.types import Params
 
 FEATURES = ("cached", "computed")
 TAPS = ("final",)
+OWN_KEYS = {"medusa": ("blocks", "own_projection", "head_decay"), "blockwise": ("hidden_size",)}  # of a kind
 
 
 def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Console) -> None:
@@ -137,9 +138,18 @@ def _check(settings: dict[str, Any]) -> None:
     for key, names in known.items():
         if settings[key] not in names:
             raise ValueError(f"config.{key}: unknown {settings[key]!r}; {nearest(settings[key], names)}")
-    for key in ("num_heads", "held_out_files", "decode_tokens"):
-        if settings[key] < 1:
-            raise ValueError(f"config.{key}: must be at least 1, got {settings[key]}")
+    kind = settings["kind"]
+    for key in OWN_KEYS[kind]:
+        if key not in settings:
+            raise ValueError(
+                f"config.kind: {kind!r} needs config.{key}; start from configs/train_{kind}_smollm2.py"
+            )
+    smallest = {"num_heads": 1, "held_out_files": 1, "decode_prompts": 0, "decode_tokens": 1, "mesh_data": 1}
+    for key, least in smallest.items():
+        if settings[key] < least:
+            raise ValueError(f"config.{key}: must be at least {least}, got {settings[key]}")
+    if small := [nodes for nodes in settings["predicted_nodes"] if nodes < 2]:
+        raise ValueError(f"config.predicted_nodes: {small[0]} nodes, root included, must be at least 2")
     if not set(settings["decoded_nodes"]) <= set(settings["predicted_nodes"]):
         raise ValueError(
             f"config.decoded_nodes: {settings['decoded_nodes']} must be among predicted_nodes "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-import json
 from typing import Protocol
 
 from etils import epath
@@ -19,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from specjax.models.language_model import TransformerLM
-from specjax.training.responses import features_path
+from specjax.training.responses import features_path, read_lines
 from specjax.training.responses_distillation import read_features
 from specjax.types import Array, Params
 
@@ -127,7 +126,7 @@ def read_responses(
     responses: list[Response] = []
     features: list[np.ndarray] = []
     for path in files:
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = read_lines(path)
         rows = read_features(features_path(path))
         counts = [len(line["response_tokens"]) for line in lines]
         if sum(counts) != len(rows):

@@ -37,7 +37,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         positive = {"learning_rate": self.learning_rate, "checkpoint_every": self.checkpoint_every}
-        positive |= {"evaluate_every": self.evaluate_every, "evaluation_batches": self.evaluation_batches}
+        positive |= {
+            "clip_norm": self.clip_norm,
+            "evaluate_every": self.evaluate_every,
+            "evaluation_batches": self.evaluation_batches,
+        }
         for number, stage in enumerate(self.stages):
             positive |= {f"stages[{number}].{name}": size for name, size in dataclasses.asdict(stage).items()}
             if stage.context > self.model.max_position_embeddings:
@@ -48,6 +52,10 @@ class Recipe:
         for name, size in positive.items():
             if size <= 0:
                 raise ValueError(f"{name} must be positive, got {size}")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay}")
+        if not 0 <= self.final_fraction <= 1:
+            raise ValueError(f"final_fraction must lie in [0, 1], got {self.final_fraction}")
         if not self.stages:
             raise ValueError("stages is empty: a run needs at least one")
         if not 0 <= self.warmup_steps < self.steps:

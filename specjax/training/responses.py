@@ -26,6 +26,8 @@ from specjax.drafters.recorder import Recorder
 from specjax.models.language_model import TransformerLM
 from specjax.types import Params, make_request
 
+LINE = ("id", "temperature", "prompt_tokens", "response_tokens")  # keys of a response on disk
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptTokens:
@@ -87,7 +89,22 @@ def respond(
             unfinished = folder / f"{path.name}.part"
             unfinished.write_text("".join(json.dumps(line) + "\n" for line in lines))
             unfinished.rename(path)  # the last thing: its existence says that the batch is whole
-        yield sum(len(json.loads(line)["response_tokens"]) for line in path.read_text().splitlines())
+        yield sum(len(line["response_tokens"]) for line in read_lines(path))
+
+
+def read_lines(path: epath.Path) -> list[dict]:
+    """The responses of a file; ValueError names it and the line that is none."""
+    lines = []
+    for number, text in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number} is not JSON: {error}") from None
+        absent = [key for key in LINE if key not in line] if isinstance(line, dict) else LINE
+        if absent:
+            raise ValueError(f"{path}, line {number} is no response: it lacks {', '.join(absent)}")
+        lines.append(line)
+    return lines
 
 
 def features_path(path: epath.Path) -> epath.Path:

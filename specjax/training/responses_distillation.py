@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import functools
-import json
 
 from etils import epath
 import jax
@@ -18,7 +17,7 @@ from specjax.models.config import DecoderConfig
 from specjax.models.language_model import TransformerLM, from_config
 from specjax.models.layer_skip import keep_layers
 from specjax.training.recipe import Recipe
-from specjax.training.responses import features_path
+from specjax.training.responses import features_path, read_lines
 from specjax.training.text import forward
 from specjax.types import Array, Params
 
@@ -46,7 +45,7 @@ def load_rows(files: Sequence[epath.Path], context: int, read: np.ndarray) -> Re
     """All rows of response ``files``; ``read`` [V] maps ids to the draft's own."""
     columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for path in files:
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = read_lines(path)
         features = read_features(features_path(path))
         start = 0
         for line in lines:

@@ -94,6 +94,10 @@ def test_blockwise_heads_from_their_config(trained, tmp_path):
         ({"taps": (99,)}, "feature layer 99"),
         ({"taps": (0,)}, r"config\.taps: \(0,\)"),
         ({"num_heads": 0}, r"config\.num_heads: must be at least 1, got 0"),
+        ({"mesh_data": 0}, r"config\.mesh_data: must be at least 1, got 0"),
+        ({"decode_prompts": -1}, r"config\.decode_prompts: must be at least 0, got -1"),
+        ({"predicted_nodes": (4, 1)}, r"config\.predicted_nodes: 1 nodes, root included, must be at least 2"),
+        ({"kind": "blockwise"}, r"'blockwise' needs config\.hidden_size; .*configs/train_blockwise_smollm2"),
         ({"num_ids": 10**6}, r"config\.num_ids: 1000000 must lie in 2\.\."),
         ({"responses": ()}, r"config\.responses: 0 files"),
         ({"held_out_files": 99}, r"config\.responses: \d+ files .* 99 are held out"),
@@ -112,4 +116,7 @@ def test_responses_of_another_target_are_refused(trained, tmp_path):
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "weights_sha256": "0" * 64}))
     with pytest.raises(ValueError, match=r"written by a target with weights 0+, .* has [0-9a-f]+"):
+        train_heads_run.run(settings((trained[0], str(other))), epath.Path(tmp_path / "run"), console())
+    (other / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.responses: .*config\.json is not JSON"):
         train_heads_run.run(settings((trained[0], str(other))), epath.Path(tmp_path / "run"), console())

@@ -203,6 +203,17 @@ def test_responses_of_another_tokenizer_and_missing_features(files, tmp_path):
     (broken.parent / source.name).write_bytes(source.read_bytes())
     with pytest.raises(ValueError, match="features beside it"):
         read_responses([broken], V)
+    for line, told in (
+        ('{"id": "a", "te', "line 1 is not JSON"),
+        ('{"id": "a"}', "lacks temperature"),
+    ):
+        broken.write_text(line + "\n")
+        with pytest.raises(ValueError, match=told):
+            read_responses([broken], V)
+    (broken.parent / source.name).unlink()
+    broken.write_text(lines[0] + "\n")
+    with pytest.raises(ValueError, match=r"no file .*features-\d+\.safetensors"):
+        read_responses([broken], V)
     assert len(json.loads(lines[0])["response_tokens"]) > 0
 
 

@@ -42,6 +42,9 @@ def test_counts():
         ({"stages": (Stage(steps=4, batch_size=1, context=17),)}, r"stages\[0\].context 17 exceeds .* 16"),
         ({"warmup_steps": 6}, r"warmup_steps 6 must lie in 0..5"),
         ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
+        ({"clip_norm": 0.0}, "clip_norm must be positive, got 0.0"),
+        ({"weight_decay": -0.1}, "weight_decay must be at least 0, got -0.1"),
+        ({"final_fraction": 2.0}, r"final_fraction must lie in \[0, 1\], got 2.0"),
     ],
 )
 def test_impossible_recipes_are_refused(changes, message):
