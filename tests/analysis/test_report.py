@@ -153,7 +153,7 @@ def test_a_lossy_rule_is_named_even_where_it_is_the_only_one():
 def test_a_sweep_without_drafters_or_costs_still_reports(rows, tmp_path):
     write_report(tmp_path, [row for row in rows if row["drafter"] == "none"], [], {})
     report = (tmp_path / "report.md").read_text()
-    assert "No finished cell with a drafter" in report
+    assert "No finished lossless cell with a drafter" in report
     assert "By group" not in report and not (tmp_path / "figures" / "groups.png").exists()
     predicted = ("draft_cost_ratio", "proposal_cost_ratio", "verify_cost_ratio")
     predicted += ("speedup_leviathan", "speedup_cost_model")
