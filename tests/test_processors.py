@@ -1,5 +1,7 @@
 """Logit processors on one row of scores, by hand; and what cannot be asked of them."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ from specjax.processors import (
     process,
     start_history,
 )
+from specjax.testing.models import tiny_transformer
 from specjax.types import PADDING, make_request
 
 V = 6
@@ -147,3 +150,17 @@ def test_a_state_without_history_is_refused():
     request = make_request(prompt_length=[2], max_new_tokens=4, seed=0, processors=make_processors())
     with pytest.raises(ValueError, match="prefill with the same request"):
         warp_of(request, active_in(request), None, jnp.int32(2))
+
+
+def test_bans_of_all_tokens_are_refused_where_the_vocabulary_is_padded():
+    target, params = tiny_transformer(vocab_size=8, seed=0)
+    program = Program(target=dataclasses.replace(target, num_ids=3), rule=Rejection(), max_len=16)
+
+    def run(banned):
+        processors = make_processors(banned_tokens=banned)
+        request = make_request(prompt_length=[1], max_new_tokens=2, seed=0, processors=processors)
+        return generate(program, (params, ()), np.ones((1, 1), int), request)
+
+    with pytest.raises(ValueError, match="row 0 bans all 3 tokens"):
+        run([0, 1, 2])
+    assert run([0, 1]).tokens[0, 1:3].tolist() == [2, 2]

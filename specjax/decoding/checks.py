@@ -33,7 +33,7 @@ def check_batch(program: Program, prompts: Array, request: Request) -> None:
             f"prompt {row} holds id {ids[row][outside[row]][0]}, "
             f"the target's vocabulary is 0..{program.target.vocab_size - 1}"
         )
-    _check_processors(request, program.target.vocab_size)
+    _check_processors(request, program.target.vocab_size, getattr(program.target, "num_ids", None))
     if ids.shape[1] + program.max_gamma + 2 > program.max_len:
         raise ValueError(
             f"prompts of {ids.shape[1]} slots and max_gamma {program.max_gamma} + 2 of slack "
@@ -53,7 +53,7 @@ def check_batch(program: Program, prompts: Array, request: Request) -> None:
         )
 
 
-def _check_processors(request: Request, vocab_size: int) -> None:
+def _check_processors(request: Request, vocab_size: int, num_ids: int | None) -> None:
     """Refuses ids that the target does not know, and bans that leave nothing to sample."""
     if request.processors is None:
         return
@@ -66,10 +66,12 @@ def _check_processors(request: Request, vocab_size: int) -> None:
     for at in range(len(ids)):
         banned = set(ids[at][np.isneginf(bias[at])].tolist())
         if waits[at]:
-            banned |= {token for token in stops[at].tolist() if 0 <= token < vocab_size}
-        if len(banned) == vocab_size:
+            banned |= set(stops[at].tolist())
+        if banned.issuperset(range(num_ids or vocab_size)):  # past num_ids lies padding that no token has
             waiting = " while min_new_tokens forbids its stop tokens" if waits[at] else ""
-            raise ValueError(f"row {at} bans all {vocab_size} tokens{waiting}: nothing is left to sample")
+            raise ValueError(
+                f"row {at} bans all {num_ids or vocab_size} tokens{waiting}: nothing is left to sample"
+            )
 
 
 def _first(mask: np.ndarray) -> int | None:
