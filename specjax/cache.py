@@ -60,7 +60,13 @@ def keep_path(cache: KVCache, start: Array, path: Array) -> KVCache:
     at least its place in it, go to start + 1, start + 2, ...: where a chain
     would have written them, so that the length alone says what is kept. A few
     rows are read and written a layer, never a cache.
+
+    Raises TypeError for a cache that is not of keys and values, as a table's.
     """
+    if not isinstance(cache, KVCache):
+        raise TypeError(
+            f"trees need a target with a KVCache, whose rows can be moved; got {type(cache).__name__}"
+        )
     if not path.shape[0]:
         return cache
 
