@@ -2,7 +2,8 @@
 
 COMMAND  python -m experiments.respond --config=configs/respond_smollm2.py \\
              --config.prompts=TRAIN_PROMPTS.jsonl --workdir=runs/responses
-COST     25 minutes on two cores for 352,000 response tokens; killed at any moment, the same command continues
+COST     25 minutes on two cores for 352,000 response tokens, 40 for another 212,000 to longer prompts; killed
+         at any moment, the same command continues
 """
 
 from __future__ import annotations

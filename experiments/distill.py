@@ -17,6 +17,7 @@ import rich.console
 from experiments import launch
 from experiments.distill_run import run
 
+config_flags.register_flag_parser_for_type(tuple, launch.CommaTuple())
 CONFIG = config_flags.DEFINE_config_file("config", None, "configs/train_draft_smollm2.py", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "Holds config.json, metrics.jsonl, checkpoints, the export.")
 
