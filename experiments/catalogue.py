@@ -115,7 +115,8 @@ def make_drafter(name: str, target: LoadedModel, draft_models: dict[str, LoadedM
 def _cascade(beside: LoadedDrafter, name: str) -> LoadedDrafter:
     """Prompt lookup, and the draft model ``beside`` it where nothing repeats itself."""
     assert isinstance(beside.drafter, ModelDrafter)
-    model = dataclasses.replace(beside.drafter, catch_up=CASCADE_MODEL_GAMMA + 1)
+    # Most copied rounds are caught up on in one step, which costs little more than a one-token step.
+    model = dataclasses.replace(beside.drafter, catch_up=8)
     # An n-gram of three: of shorter ones the copies are accepted less often than the model's drafts.
     copier = PromptLookup(min_ngram=3)
     return dataclasses.replace(
