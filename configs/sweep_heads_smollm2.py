@@ -5,7 +5,10 @@ COMMAND  python -m experiments.fetch smollm2-135m-instruct
          python -m experiments.sweep --config=configs/sweep_heads_smollm2.py \\
              --config.prompts=SPEC_BENCH.jsonl --workdir=runs/heads_smollm2
 COST     two hours or more on 2 CPU cores; killed at any moment, the same command continues
-RESULT   not run in full yet
+RESULT   (Medusa alone, T = 0, 12 prompts) tau of the chain / static tree / optimal tree at gamma 15: Spec-
+         Bench 1.26 / 1.60 / 1.59, GSM8K 1.61 / 2.01 / -, HumanEval 1.35 / 1.74 / -; of the static tree at
+         gamma 31: GSM8K 2.16, HumanEval 1.82; typical acceptance at T = 0 as the lossless walk; bookkeeping
+         0 to 5 % of a round
 """
 
 from __future__ import annotations
