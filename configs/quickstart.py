@@ -2,8 +2,8 @@
 
 COMMAND  python -m experiments.sweep --config=configs/quickstart.py --workdir=runs/quickstart
 COST     3 minutes on 2 CPU cores, compilation included
-RESULT   best cells at T = 0 times plain decoding: the cascade at gamma 7, 1.8; draft at gamma 3, 1.5; prompt lookup
-         at gamma 3, 1.4; at T = 1 the cascade, 1.4
+RESULT   best cells at T = 0 times plain decoding: the cascade at gamma 7, 1.8; draft at gamma 3, 1.5;
+         prompt lookup at gamma 3, 1.4; at T = 1 the cascade, 1.4
 """
 
 from __future__ import annotations
