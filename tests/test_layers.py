@@ -31,7 +31,7 @@ LAYERS = {
     "assets": 0,
 }
 # Packages whose files are interchangeable parts; what they share is named here.
-PLUG_INS = {"acceptance": {"chain", "tree_nodes"}, "drafters": {"draft_laws", "last_feature"}}
+PLUG_INS = {"acceptance": {"chain", "tree_nodes"}, "drafters": {"draft_laws", "head_chain", "last_feature"}}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.name != "__init__.py")
 
 
