@@ -8,6 +8,7 @@ called a block there is the accepted drafts and that token.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from specjax.types import Array, Proposal, Verdict
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Criterion:
+class _Criterion(abc.ABC):
     """A rule that accepts drafts in order while :meth:`passes` holds; lossy."""
 
     @property
@@ -40,9 +41,9 @@ class _Criterion:
         n = jnp.sum(jnp.cumprod(passed & chain.is_live(proposal)), dtype=jnp.int32)
         return Verdict(num_accepted=n, next_token=sampling.first_argmax(target_probs[n]))
 
+    @abc.abstractmethod
     def passes(self, tokens: Array, probs: Array) -> Array:
         """[G] bool for ``tokens`` [G] under ``probs`` [G, V]."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
