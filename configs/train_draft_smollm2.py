@@ -29,6 +29,10 @@ def get_config() -> ConfigDict:
             "held_out_files": 3,  # of each, for evaluation alone
             "vocab_size": 6656,  # ids the draft knows
             "layers": (0, 1),  # of the target, to start from
+            "start": "",  # or the folder of an earlier draft of as many ids
+            "rare_ids": 0,  # that the draft knows besides, by rows of low rank
+            "rare_rank": 48,
+            "greedy": 0.0,  # of the loss: cross entropy with the likeliest token; the rest is KL(p || q)
             "export": "",  # where the folder goes; empty: WORKDIR/export
             "steps": 1800,
             "batch_size": 12,

@@ -20,13 +20,17 @@ from experiments.train_run import Display
 from specjax.models import huggingface, subset
 from specjax.models.checkpoint import Checkpoint
 from specjax.models.config import DecoderConfig
-from specjax.models.language_model import from_config
+from specjax.models.language_model import TransformerLM, from_config
+from specjax.models.sources import open_checkpoint
 from specjax.training.checkpoints import claim_workdir
 from specjax.training.loop import train
 from specjax.training.recipe import Recipe, Stage
 from specjax.training.responses import read_lines
 from specjax.training.responses_distillation import ResponsesTask, cut_from_target, load_rows
 from specjax.types import Params
+
+# Settings that decide what is computed, beside the recipe's.
+OUTSIDE = ("held_out_files", "layers", "rare_ids", "rare_rank", "greedy", "start")
 
 
 def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Console) -> None:
@@ -35,24 +39,24 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
     files, held_out_files = split_files(settings["responses"], settings["held_out_files"], checkpoint)
     target, target_params = huggingface.load_checkpoint(checkpoint)
     table = np.asarray(target_params["embed_tokens"])
-    if not len(checkpoint.stop_tokens()) < settings["vocab_size"] <= len(table):
-        raise ValueError(f"config.vocab_size: {settings['vocab_size']} must lie in 2..{len(table)}")
-    ids = subset.most_frequent(_counts(files, len(table)), settings["vocab_size"], checkpoint.stop_tokens())
-    maps = subset.maps(ids, table)
-    config, start = cut_from_target(target, target_params, ids, settings["layers"])
-    recipe = _recipe(settings, config)
+    counts = _counts(files, len(table))
+    draft = _start(settings, target, target_params, counts, checkpoint.stop_tokens())
+    maps = subset.maps(draft.ids, table)
+    recipe = _recipe(settings, draft.config)
     identity = {"target_sha256": checkpoint.weights_hash(), "responses": [str(path) for path in files]}
-    outside = {key: settings[key] for key in ("held_out_files", "layers")}
+    outside = {key: settings[key] for key in OUTSIDE}
     claim_workdir(workdir, {**dataclasses.asdict(recipe), **outside, **identity})
     context = settings["context"]
     task = ResponsesTask(
         recipe=recipe,
-        start=start,
-        head=jax.device_put(table[ids]),
+        vocab_size=len(table),
+        start=draft.params,
+        head=jax.device_put(table[draft.ids]),
+        greedy=settings["greedy"],
         training=load_rows(files, context, maps["read"]),
         held_out=load_rows(held_out_files, context, maps["read"]),
     )
-    tokens = int(task.training.is_response.sum())
+    tokens = sum(map(len, task.training.features))
     console.print(f"{tokens:,} response tokens in {len(task.training.tokens)} rows; before training:")
     console.print({name: round(value, 4) for name, value in task.evaluate(task.start).items()})
     with Display(console, recipe.steps) as display:
@@ -64,8 +68,63 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
         **task.evaluate(state.params),
     }
     export = epath.Path(settings["export"] or workdir / "export")
-    _export(export, recipe, state.params, maps, checkpoint, summary)
+    _export(export, recipe, {**state.params, **maps}, checkpoint, summary)
     console.print(f"exported to {export}: {summary}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Start:
+    """A draft before its training."""
+
+    config: DecoderConfig  # of the model inside
+    params: Params  # of a SubsetLM, without its maps
+    ids: np.ndarray  # [K], in the model's order
+
+
+def _start(
+    settings: dict[str, Any],
+    target: TransformerLM,
+    target_params: Params,
+    counts: np.ndarray,
+    always: tuple[int, ...],
+) -> Start:
+    """Cut out of the target, or an earlier draft; with rows for rare ids if asked for and not there yet."""
+    size = settings["vocab_size"]
+    if settings["start"]:
+        config, params, ids = _earlier(settings["start"], len(counts))
+    else:
+        if not len(always) < size <= len(counts):
+            raise ValueError(f"config.vocab_size: {size} must lie in {len(always) + 1}..{len(counts)}")
+        ids = subset.most_frequent(counts, size, always)
+        config, inner = cut_from_target(target, target_params, ids, settings["layers"])
+        params = {"inner": inner}
+    if config.vocab_size != size:
+        raise ValueError(f"config.vocab_size: {size}, but {settings['start']} has {config.vocab_size}")
+    if settings["rare_ids"] and "rare_rows" not in params:
+        rest = np.setdiff1d(np.arange(len(counts)), ids)
+        rank, width = settings["rare_rank"], config.hidden_size
+        if settings["rare_ids"] > len(rest) or not 1 <= rank <= width:
+            raise ValueError(
+                f"config.rare_ids: {settings['rare_ids']} of rank {rank} must be "
+                f"at most {len(rest)} ids of a rank in 1..{width}"
+            )
+        rare = rest[subset.most_frequent(counts[rest], settings["rare_ids"])]
+        params |= subset.low_rank(np.asarray(target_params["embed_tokens"])[rare], rank)
+        ids = np.concatenate([ids, rare])
+    return Start(config=config, params=params, ids=ids)
+
+
+def _earlier(folder: str, vocab_size: int) -> tuple[DecoderConfig, Params, np.ndarray]:
+    try:
+        checkpoint = open_checkpoint(folder)
+        model, params = subset.with_vocabulary(checkpoint, *huggingface.load_checkpoint(checkpoint))
+    except ValueError as error:
+        raise ValueError(f"config.start: {error}") from None
+    if not isinstance(model, subset.SubsetLM) or model.vocab_size != vocab_size:
+        raise ValueError(f"config.start: {folder} is no draft with {vocab_size} ids to read and write")
+    del params["read"]
+    known = np.argsort(np.asarray(params.pop("write")))  # those outside come last
+    return model.config, params, known[: model.config.vocab_size + len(params.get("rare_rows", ()))]
 
 
 def _counts(files: list[epath.Path], vocab_size: int) -> np.ndarray:
@@ -87,12 +146,11 @@ def _export(
     folder: epath.Path,
     recipe: Recipe,
     params: Params,
-    maps: dict[str, np.ndarray],
     checkpoint: Checkpoint,
     summary: dict[str, Any],
 ) -> None:
-    huggingface.save(folder, from_config(recipe.model), params, checkpoint.tokenizer())
-    subset.save_maps(folder, maps)
+    huggingface.save(folder, from_config(recipe.model), params["inner"], checkpoint.tokenizer())
+    subset.save_vocabulary(folder, params)
     figures = "".join(f"- {name.replace('_', ' ')}: {value}\n" for name, value in summary.items())
     (folder / "README.md").write_text(
         "A draft model that knows the most frequent ids of its target's vocabulary, cut out of\n"

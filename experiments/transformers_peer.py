@@ -40,9 +40,10 @@ def load(folder: epath.PathLike) -> Any:
     return model
 
 
-def _widen(model: Any, maps: dict[str, torch.Tensor]) -> None:
+def _widen(model: Any, vocabulary: dict[str, torch.Tensor]) -> None:
     """Has a model of K ids read and write all V of its target's (:mod:`specjax.models.subset`)."""
-    read, write = maps["read"].long(), maps["write"].long()
+    read, write = vocabulary["read"].long(), vocabulary["write"].long()
+    rows, basis = (vocabulary[name].float() if name in vocabulary else None for name in subset.RARE)
 
     class Embedding(torch.nn.Module):
         def __init__(self, inner: torch.nn.Module):
@@ -50,7 +51,13 @@ def _widen(model: Any, maps: dict[str, torch.Tensor]) -> None:
             self.inner = inner
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return self.inner(read[ids])
+            known, frequent = read[ids], len(self.inner.weight)
+            if rows is None:
+                return self.inner(known)
+            rare = rows[(known - frequent).clamp(min=0)] @ basis
+            return torch.where(
+                (known >= frequent)[..., None], rare, self.inner(known.clamp(max=frequent - 1))
+            )
 
     class Head(torch.nn.Module):
         def __init__(self, inner: torch.nn.Module):
@@ -58,8 +65,9 @@ def _widen(model: Any, maps: dict[str, torch.Tensor]) -> None:
             self.inner = inner
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            known = torch.nn.functional.pad(self.inner(x), (0, 1), value=float("-inf"))
-            return known[..., write]
+            known = [self.inner(x)] if rows is None else [self.inner(x), x @ basis.T @ rows.T]
+            outside = torch.full((*x.shape[:-1], 1), float("-inf"))
+            return torch.cat([*known, outside], dim=-1)[..., write]
 
     model.model.embed_tokens, model.lm_head = Embedding(model.model.embed_tokens), Head(model.lm_head)
     model.config.vocab_size = len(read)

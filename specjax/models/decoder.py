@@ -72,16 +72,18 @@ class Decoder(nnx.Module):
         positions: Array,
         mask: Array,
         taps: tuple[int | str, ...] = (),
+        embeddings: Array | None = None,
     ) -> tuple[Array, tuple[Array, ...], kv.KVCache]:
         """tokens [T], positions [T], mask [T, S] -> (logits [T, V] float32, taps [T, D] each, cache).
 
         Tap k is the residual stream after k layers (0 = embeddings); "final"
-        is what the LM head reads.
+        is what the LM head reads. ``embeddings`` [T, D] are read in place of
+        the tokens' own rows.
         """
         windows = self.config.windows
         view = lambda window: self._view(window, positions, mask, cache.length)
         views = {window: view(window) for window in dict.fromkeys(windows)}
-        x = self._embed(tokens, positions)
+        x = self._embed(self.embed_tokens[...][tokens] if embeddings is None else embeddings, positions)
         stream: dict[int | str, Array] = {0: x}
         keys, values = [], []
         for depth, layer in enumerate(self.layers):
@@ -94,11 +96,10 @@ class Decoder(nnx.Module):
         stream["final"] = x = self.norm(x)
         length = cache.length + tokens.shape[0]
         new_cache = kv.KVCache(keys=tuple(keys), values=tuple(values), length=length)
-        return self._logits(x), tuple(stream[tap] for tap in taps), new_cache
+        return self.logits(x), tuple(stream[tap] for tap in taps), new_cache
 
-    def _embed(self, tokens: Array, positions: Array) -> Array:
-        """[T] -> [T, D]."""
-        x = self.embed_tokens[...][tokens]
+    def _embed(self, x: Array, positions: Array) -> Array:
+        """Rows [T, D] of the table -> what the first layer reads."""
         if self.config.scale_embeddings:
             x = x * jnp.asarray(self.config.hidden_size**0.5, x.dtype)
         if self.config.position_embedding == "learned":
@@ -119,11 +120,16 @@ class Decoder(nnx.Module):
             return rope.rotations(positions, c.head_dim, c.rope_local_base_freq), mask
         return rope.rotations(positions, c.head_dim, c.rope_theta, c.rope_scaling), mask
 
-    def _logits(self, x: Array) -> Array:
-        """[T, D] -> [T, V] float32."""
-        head = (self.embed_tokens if self.config.tie_word_embeddings else self.lm_head)[...]
-        # The table lies [V, D], as lookups want it, so the product is [V, T]. Without the barrier XLA
-        # folds the transpose into it, which costs 1 ms at V = 4,096.
-        logits = jax.lax.optimization_barrier(jnp.matmul(head, x.T, preferred_element_type=jnp.float32)).T
+    def logits(self, x: Array) -> Array:
+        """ "final" [T, D] -> [T, V] float32."""
+        table = (self.embed_tokens if self.config.tie_word_embeddings else self.lm_head)[...]
+        logits = table_logits(table, x)
         cap = self.config.final_logit_softcapping
         return logits if cap is None else soft_cap(logits, cap)
+
+
+def table_logits(table: Array, x: Array) -> Array:
+    """x [T, D] against the rows of ``table`` [V, D]: [T, V] float32."""
+    # The table lies as lookups want it, so the product is [V, T]. Without the barrier XLA folds the
+    # transpose into it, which costs 1 ms at V = 4,096.
+    return jax.lax.optimization_barrier(jnp.matmul(table, x.T, preferred_element_type=jnp.float32)).T

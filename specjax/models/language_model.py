@@ -77,21 +77,27 @@ class TransformerLM:
         cache: kv.KVCache,
         positions: Array | None = None,
         mask: Array | None = None,
+        embeddings: Array | None = None,
     ) -> ModelOutput:
         """One step over ``tokens`` [T].
 
         ``positions`` [T] default to cache.length, cache.length + 1, ...;
-        ``mask`` [T, S] bool over cache slots defaults to causal.
+        ``mask`` [T, S] bool over cache slots defaults to causal; ``embeddings``
+        [T, D] are read in place of the tokens' own.
         """
         if positions is None:
             positions = cache.length + jnp.arange(tokens.shape[0])
         if mask is None:
             mask = jnp.arange(cache.max_len)[None, :] <= (cache.length + jnp.arange(tokens.shape[0]))[:, None]
         module = nnx.merge(self.graphdef, params)
-        logits, features, cache = module(tokens, cache, positions, mask, self.taps)
+        logits, features, cache = module(tokens, cache, positions, mask, self.taps, embeddings)
         if self.num_ids is not None:
             logits = jnp.where(jnp.arange(self.vocab_size) < self.num_ids, logits, -jnp.inf)
         return ModelOutput(logits=logits, cache=cache, features=features)
+
+    def logits(self, params: Params, states: Array) -> Array:
+        """[T, V] float32 of what the head reads, the tap "final" [T, D]."""
+        return nnx.merge(self.graphdef, params).logits(states)
 
 
 def from_config(config: DecoderConfig, taps: tuple[int | str, ...] = ()) -> TransformerLM:

@@ -14,48 +14,101 @@ import numpy as np
 import safetensors
 
 from specjax.models.config import DecoderConfig
+from specjax.models.decoder import table_logits
 from specjax.models.language_model import TransformerLM, from_config
 from specjax.models.layer_skip import keep_layers
+from specjax.models.subset import SubsetLM
 from specjax.training.recipe import Recipe
 from specjax.training.responses import features_path, read_lines
-from specjax.training.text import forward
 from specjax.types import Array, Params
 
 Batch = dict[str, np.ndarray]
+MULTIPLE = 64  # what widths of batches, and how many places they learn from, are multiples of: few shapes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResponseRows:
-    """Responses cut to windows of at most T tokens, each with the end of its prompt.
+    """N responses with their prompts, cut to the last ``context`` tokens each.
 
-    Position t reads ``tokens[t]``; where ``is_response`` holds, ``features[t]``
-    is the target's feature after it, whose head gives the law of the next token.
+    After ``tokens[n][t]``, for the last R positions t of a row, the target's
+    feature was ``features[n][t - T + R]``, whose head gives the law of the next token.
     """
 
-    tokens: np.ndarray  # [N, T] int32, ids of the draft's own vocabulary
-    features: np.ndarray  # [N, T, D] bfloat16
-    is_response: np.ndarray  # [N, T] bool
+    tokens: list[np.ndarray]  # N of [T] int32, ids of the draft's own vocabulary
+    features: list[np.ndarray]  # N of [R, D] bfloat16
 
-    def take(self, rows: np.ndarray) -> Batch:
-        fields = {"tokens": self.tokens, "features": self.features, "is_response": self.is_response}
-        return {name: array[rows] for name, array in fields.items()}
+    def take(self, rows: Sequence[int], width: int, places: int) -> Batch:
+        """A batch [len(rows), width] that learns from its first ``places`` response positions.
+
+        "positions" [places] are of the flattened batch, and "features" [places, D]
+        theirs; "weights" are 0 on those that there are too few responses for.
+        """
+        batch = {
+            "tokens": np.zeros((len(rows), width), np.int32),
+            "positions": np.zeros(places, np.int32),
+            "features": np.zeros((places, self.features[0].shape[1]), self.features[0].dtype),
+            "weights": np.zeros(places, np.float32),
+        }
+        filled = 0
+        for number, row in enumerate(rows):
+            tokens, features = self.tokens[row], self.features[row][: places - filled]
+            batch["tokens"][number, : len(tokens)] = tokens
+            here = slice(filled, filled + len(features))
+            first = number * width + len(tokens) - len(self.features[row])
+            batch["positions"][here] = first + np.arange(len(features))
+            batch["features"][here], batch["weights"][here] = features, 1
+            filled += len(features)
+        return batch
 
 
 def load_rows(files: Sequence[epath.Path], context: int, read: np.ndarray) -> ResponseRows:
     """All rows of response ``files``; ``read`` [V] maps ids to the draft's own."""
-    columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    rows = ResponseRows(tokens=[], features=[])
     for path in files:
         lines = read_lines(path)
         features = read_features(features_path(path))
         start = 0
         for line in lines:
-            count = len(line["response_tokens"])
-            columns.append(_row(line, features[start : start + count], context, read))
-            start += count
+            prompt, response = line["prompt_tokens"], line["response_tokens"]
+            kept = features[start : start + len(response)][:context]
+            # The last response token is not read: nothing is known of what would follow it.
+            inputs = np.asarray([*prompt, *response[: len(kept) - 1]], np.int32)[-context:]
+            rows.tokens.append(read[inputs])
+            rows.features.append(kept)
+            start += len(response)
         if start != len(features):
             raise ValueError(f"{path}: {start} response tokens, but {len(features)} features beside it")
-    tokens, features, is_response = map(np.stack, zip(*columns, strict=True))
-    return ResponseRows(tokens=tokens, features=features, is_response=is_response)
+    return rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """Rows of like length, and the sizes of the batch they make."""
+
+    rows: tuple[int, ...]
+    width: int
+    places: int
+
+
+def plan_pass(rows: ResponseRows, num_tokens: int, order: np.ndarray) -> list[BatchPlan]:
+    """One pass over ``rows``, drawn in ``order`` [N]: batches of about ``num_tokens``, padding included.
+
+    Rows of up to 64 tokens make batches of one shape, of up to 128 of the
+    next, ...; what is left over of a shape fills the next one's, and a last
+    short batch is left out. However a pass is ordered, it has the same shapes.
+    """
+    widths = np.array([-(-len(tokens) // MULTIPLE) * MULTIPLE for tokens in rows.tokens])
+    lengths = np.array([len(features) for features in rows.features])
+    plans, left = [], np.array([], int)
+    for width in np.unique(widths).tolist():
+        size = max(1, num_tokens // width)
+        here = np.concatenate([left, order[widths[order] == width]])
+        whole = len(here) // size * size
+        left = here[whole:]
+        places = int(1.1 * size * lengths[widths == width].mean() / MULTIPLE + 1) * MULTIPLE
+        for batch in here[:whole].reshape(-1, size).tolist():
+            plans.append(BatchPlan(rows=tuple(batch), width=width, places=places))
+    return plans
 
 
 def read_features(path: epath.Path) -> np.ndarray:
@@ -65,53 +118,51 @@ def read_features(path: epath.Path) -> np.ndarray:
     return np.frombuffer(view["data"], ml_dtypes.bfloat16).reshape(view["shape"])
 
 
-def _row(line: dict, features: np.ndarray, context: int, read: np.ndarray) -> tuple:
-    prompt, response = line["prompt_tokens"], line["response_tokens"][:context]
-    # The last response token is not read: nothing is known of what would follow it.
-    inputs = np.asarray([*prompt, *response[:-1]], np.int32)[-context:]
-    first = len(inputs) - len(response)  # the last prompt token, whose feature gave the first of the response
-    tokens = np.zeros(context, np.int32)
-    tokens[: len(inputs)] = read[inputs]
-    kept = np.zeros((context, features.shape[1]), features.dtype)
-    kept[first : len(inputs)] = features[: len(response)]
-    is_response = np.zeros(context, bool)
-    is_response[first : len(inputs)] = True
-    return tokens, kept, is_response
-
-
 @dataclasses.dataclass(frozen=True)
 class FeatureDistillation:
     """Objective: mean KL(p || q) over response positions, p and q over the draft's K ids.
 
-    ``constants`` is the target's head cut to those ids, [K, D].
+    ``constants`` is the target's head cut to those ids, [K, D]. ``greedy`` is
+    the share of cross entropy with the likeliest id: what greedy drafts are judged by.
     """
 
-    model: TransformerLM
+    model: SubsetLM
+    greedy: float = 0.0
 
     def __call__(self, params: Params, head: Array, batch: dict[str, Array]) -> Array:
-        log_p, log_q, weights = self.laws(params, head, batch)
-        return ((jnp.exp(log_p) * (log_p - log_q)).sum(-1) * weights).sum() / weights.sum()
+        log_p, log_q = self.laws(params, head, batch)
+        divergence = (jnp.exp(log_p) * (log_p - log_q)).sum(-1)
+        surprise = -jnp.take_along_axis(log_q, log_p.argmax(-1)[:, None], axis=1)[:, 0]
+        losses = (1 - self.greedy) * divergence + self.greedy * surprise
+        return (losses * batch["weights"]).sum() / batch["weights"].sum()
 
-    def laws(self, params: Params, head: Array, batch: dict[str, Array]) -> tuple[Array, Array, Array]:
-        """(log p, log q) [B, T, K] and weights [B, T] that are 1 on response positions."""
-        log_q = jax.nn.log_softmax(forward(self.model, params, batch["tokens"]))
-        log_p = jax.nn.log_softmax(batch["features"].astype(jnp.float32) @ head.T)
-        return log_p, log_q, batch["is_response"].astype(jnp.float32)
+    def laws(self, params: Params, head: Array, batch: dict[str, Array]) -> tuple[Array, Array]:
+        """(log p, log q) [places, K]."""
+        start = lambda tokens: self.model.init_cache(tokens.shape[0])
+        row = lambda tokens: self.model.states(params, tokens, start(tokens))[0]
+        states = jax.vmap(row)(batch["tokens"])
+        states = states.reshape(-1, states.shape[-1])[batch["positions"]]
+        log_q = jax.nn.log_softmax(self.model.scores(params, states))
+        log_p = jax.nn.log_softmax(table_logits(head, batch["features"].astype(jnp.float32)))
+        return log_p, log_q
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResponsesTask:
-    """Task: ``recipe.model``, from ``start``, learns the target's law on ``training`` rows."""
+    """Task: a :class:`SubsetLM` around ``recipe.model`` learns the target's law on ``training``."""
 
     recipe: Recipe
+    vocab_size: int  # V, the target's
     start: Params
     head: Array
     training: ResponseRows
     held_out: ResponseRows
+    greedy: float = 0.0
 
     @property
     def objective(self) -> FeatureDistillation:
-        return FeatureDistillation(from_config(self.recipe.model))
+        model = SubsetLM(inner=from_config(self.recipe.model), vocab_size=self.vocab_size)
+        return FeatureDistillation(model, self.greedy)
 
     @property
     def constants(self) -> Array:
@@ -121,18 +172,21 @@ class ResponsesTask:
         return jax.tree.map(jnp.array, self.start)  # a copy: training donates its state
 
     def batch(self, step: int) -> Batch:
-        """Rows of passes that are each shuffled anew."""
-        size, count = self.recipe.stages[0].batch_size, len(self.training.tokens)
-        per_pass = count // size
-        order = np.random.default_rng((self.recipe.seed, step // per_pass)).permutation(count)
-        start = step % per_pass * size
-        return self.training.take(order[start : start + size])
+        """Batches of passes that are each shuffled anew."""
+        per_pass = len(self._plans(self.training, 0))
+        plan = self._plans(self.training, step // per_pass)[step % per_pass]
+        return self.training.take(plan.rows, plan.width, plan.places)
+
+    def _plans(self, rows: ResponseRows, number: int) -> list[BatchPlan]:
+        random = np.random.default_rng((self.recipe.seed, number))
+        stage = self.recipe.stages[0]
+        plans = plan_pass(rows, stage.batch_size * stage.context, random.permutation(len(rows.tokens)))
+        return [plans[index] for index in random.permutation(len(plans))]
 
     def evaluate(self, params: Params) -> dict[str, float]:
         """KL, overlap sum min(p, q) and equal most likely tokens, means over held-out response tokens."""
-        size = self.recipe.stages[0].batch_size
-        count = min(len(self.held_out.tokens) // size, self.recipe.evaluation_batches)
-        batches = [self.held_out.take(np.arange(i * size, (i + 1) * size)) for i in range(count)]
+        plans = self._plans(self.held_out, 0)[: self.recipe.evaluation_batches]
+        batches = [self.held_out.take(plan.rows, plan.width, plan.places) for plan in plans]
         sums = [_figures(self.objective, params, self.head, batch) for batch in batches]
         total = {name: sum(float(s[name]) for s in sums) for name in sums[0]}
         tokens = total.pop("tokens")
@@ -143,15 +197,15 @@ class ResponsesTask:
 def _figures(
     objective: FeatureDistillation, params: Params, head: Array, batch: dict[str, Array]
 ) -> dict[str, Array]:
-    log_p, log_q, weights = objective.laws(params, head, batch)
+    log_p, log_q = objective.laws(params, head, batch)
     p, q = jnp.exp(log_p), jnp.exp(log_q)
     by_name = {
         "kl": (p * (log_p - log_q)).sum(-1),
         "overlap": jnp.minimum(p, q).sum(-1),
         "agreement": log_p.argmax(-1) == log_q.argmax(-1),
-        "tokens": jnp.ones_like(weights),
+        "tokens": jnp.ones_like(batch["weights"]),
     }
-    return {name: (values * weights).sum() for name, values in by_name.items()}
+    return {name: (values * batch["weights"]).sum() for name, values in by_name.items()}
 
 
 def cut_from_target(

@@ -59,6 +59,10 @@ def distill_settings(target, responses):
         "held_out_files": 1,
         "vocab_size": 200,
         "layers": (0,),
+        "start": "",
+        "rare_ids": 0,
+        "rare_rank": 4,
+        "greedy": 0.0,
         "export": "",
         "steps": 3,
         "batch_size": 2,
@@ -85,6 +89,41 @@ def test_a_draft_from_responses_drafts_in_a_sweep(chat_target, responses, prompt
     assert draft.model.vocab_size == target.model.vocab_size > draft.model.inner.vocab_size == 200
     drafter = catalogue.make_drafter("layer_skip", target, plan.draft_models).drafter
     assert drafter.model.config.num_hidden_layers <= target.model.config.num_hidden_layers
+
+
+def test_an_earlier_draft_learns_rare_ids(chat_target, responses, prompts_file, tmp_path):
+    settings = distill_settings(chat_target, responses)
+    folders = [epath.Path(tmp_path / name) for name in ("earlier", "later", "last")]
+    distill_run.run(settings, folders[0], console())
+    rare = {**settings, "start": str(folders[0] / "export"), "rare_ids": 40, "greedy": 0.5}
+    distill_run.run(rare, folders[1], console())
+    distill_run.run({**rare, "start": str(folders[1] / "export")}, folders[2], console())
+    for folder in folders[1:]:
+        export = str(folder / "export")
+        plan = prepare(
+            SweepSettings(
+                targets=(chat_target,), drafters=("none", export), prompts=prompts_file, num_prompts=1
+            )
+        )
+        params = plan.draft_models[export].params
+        assert params["rare_rows"].shape == (40, 4)
+        assert len(set(params["write"].tolist())) == 240 + 1  # and those outside
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"rare_ids": 10**6}, r"config\.rare_ids: 1000000 of rank 4 must be at most"),
+        ({"rare_ids": 4, "rare_rank": 0}, r"of rank 0 must be .* of a rank in 1\.\."),
+        ({"vocab_size": 1}, r"config\.vocab_size: 1 must lie in"),
+        ({"start": "nowhere"}, r"config\.start: .*nowhere"),
+    ],
+)
+def test_a_vocabulary_that_cannot_be_is_refused(chat_target, responses, tmp_path, change, told):
+    with pytest.raises(ValueError, match=told):
+        distill_run.run(
+            {**distill_settings(chat_target, responses), **change}, epath.Path(tmp_path), console()
+        )
 
 
 def test_responses_need_a_chat_template(pair, prompts_file, tmp_path):

@@ -46,6 +46,24 @@ def test_only_the_ids_it_knows_get_a_probability(draft):
     np.testing.assert_array_equal(logits[:, IDS], inner)
 
 
+def test_rare_ids_are_read_and_scored_by_rows_of_low_rank():
+    """At full rank they do what full rows do; at a lower one, something else."""
+    table, ids = np.asarray(TARGET_PARAMS["embed_tokens"]), np.array([1, 3, 4, 8, 11, 0, 2])
+    tied = {**{k: v for k, v in TARGET_PARAMS.items() if k != "lm_head"}}
+    config = dataclasses.replace(TARGET.config, tie_word_embeddings=True)
+    maps = {name: jnp.asarray(array) for name, array in subset.maps(ids, table).items()}
+    tokens, logits = jnp.array([2, 1, 0, 8]), {}
+    for frequent, rank in ((7, 0), (5, 16), (5, 1)):
+        inner = from_config(dataclasses.replace(config, vocab_size=frequent))
+        params = {"inner": {**tied, "embed_tokens": jnp.asarray(table[ids[:frequent]])}, **maps}
+        params |= subset.low_rank(table[ids[frequent:]], rank) if rank else {}
+        model = subset.SubsetLM(inner=inner, vocab_size=V)
+        logits[rank] = model.apply(params, tokens, model.init_cache(8)).logits
+    np.testing.assert_allclose(logits[16], logits[0], atol=2e-4)
+    assert np.isfinite(logits[16][0]).sum() == 7
+    assert np.abs(logits[1][:, ids] - logits[0][:, ids]).max() > 0.1
+
+
 def test_an_unknown_id_is_read_as_the_one_that_points_the_same_way():
     table = np.eye(4)[[0, 1, 2, 3, 1]] * np.array([1, 2, 3, 4, 50])[:, None]
     maps = subset.maps(np.array([0, 1, 3]), table)
@@ -81,10 +99,19 @@ def test_kept_layers_are_the_same_arrays():
 
 def test_a_vocabulary_that_does_not_fit_is_refused(draft, tmp_path):
     model, params = draft
-    subset.save_maps(tmp_path, params)
+    subset.save_vocabulary(tmp_path, params)
     wrapped, loaded = subset.with_vocabulary(Folder(tmp_path), model.inner, params["inner"])
     assert wrapped == model
     np.testing.assert_array_equal(loaded["write"], params["write"])
+    width = model.config.hidden_size
+    rare = {"rare_rows": jnp.full((3, 2), 0.5), "rare_basis": jnp.ones((2, width))}
+    subset.save_vocabulary(tmp_path, {**params, **rare})
+    loaded = subset.with_vocabulary(Folder(tmp_path), model.inner, params["inner"])[1]
+    jax.tree.map(np.testing.assert_array_equal, loaded, {**params, **rare})
+    subset.save_vocabulary(tmp_path, {**params, **rare, "rare_basis": jnp.ones((2, 3))})
+    with pytest.raises(ValueError, match=rf"width {width}: rare_rows is \(3, 2\), rare_basis \(2, 3\)"):
+        subset.with_vocabulary(Folder(tmp_path), model.inner, {})
+    subset.save_vocabulary(tmp_path, params)
     small = from_config(dataclasses.replace(model.config, vocab_size=2))
     with pytest.raises(ValueError, match="does not fit a model of 2 ids: read must be ids in"):
         subset.with_vocabulary(Folder(tmp_path), small, {})
@@ -94,7 +121,10 @@ def test_a_vocabulary_that_does_not_fit_is_refused(draft, tmp_path):
     ("content", "told"),
     [
         (b"abc", "is damaged"),
-        (save({"read": np.zeros(3, np.int32)}), "must hold read and write, it holds read"),
+        (
+            save({"read": np.zeros(3, np.int32)}),
+            "must hold read and write, and rare_rows and rare_basis or neither; it holds read",
+        ),
         (
             save({"read": np.zeros(3, np.int32), "write": np.zeros(4, np.int32)}),
             r"read \(3,\) and write \(4,\)",
@@ -107,7 +137,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused(draft, tmp_path):
             save({"read": np.full(3, -1, np.int32), "write": np.zeros(3, np.int32)}),
             "read must be ids in 0..4",
         ),
-        (save({"read": np.zeros(3), "write": np.zeros(3, np.int32)}), "read must be ids in 0..4"),
+        (save({"read": np.zeros(3), "write": np.zeros(3, np.int32)}), "read is of type F64, not U16"),
     ],
 )
 def test_a_damaged_vocabulary_is_refused(draft, tmp_path, content, told):
@@ -129,7 +159,7 @@ def test_a_draft_of_the_hub_has_its_vocabulary(draft, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     checkpoint = open_checkpoint("hf://org/draft")
     assert subset.with_vocabulary(checkpoint, model.inner, params["inner"])[0] is model.inner
-    subset.save_maps(tmp_path, params)
+    subset.save_vocabulary(tmp_path, params)
     wrapped, loaded = subset.with_vocabulary(open_checkpoint("hf://org/draft"), model.inner, params["inner"])
     assert wrapped == model
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
