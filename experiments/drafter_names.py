@@ -112,6 +112,8 @@ def check(name: str, settings: SweepSettings) -> None:
     if name == NONE:
         return
     drafter = DrafterName.parse(name)
+    if name.endswith(":"):
+        raise ValueError(f"config.drafters: {name!r} names no shape; nearest is {drafter.base!r}")
     if drafter.is_cascade and not drafter.gammas(settings):
         raise ValueError(
             f"config.gammas: {name!r} copies more than the {CASCADE_MODEL_GAMMA} tokens its model drafts; "

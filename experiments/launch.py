@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import re
 import sys
+import traceback
 from typing import NoReturn
 
 from absl import flags
@@ -72,6 +73,8 @@ def parse_any_flags(argv: Sequence[str], flag_values: flags.FlagValues = flags.F
         return flag_values(argv)
     except (flags.Error, AttributeError, KeyError, ValueError, OSError) as error:
         fail(last_line(error))
+    except Exception as error:  # a config file is a program, and anything can be wrong with it
+        fail(f"--config: {_place(error)}: {type(error).__name__}: {getattr(error, 'msg', error)}")
 
 
 def read_settings(config: flags.FlagHolder) -> SweepSettings:
@@ -80,12 +83,15 @@ def read_settings(config: flags.FlagHolder) -> SweepSettings:
 
 
 def read_config(config: flags.FlagHolder) -> ConfigDict:
-    """The ConfigDict behind a --config flag. ValueError for a file that is missing."""
+    """The ConfigDict behind a --config flag. ValueError for a file that is missing or gives none."""
+    found = config.value
     try:
-        config.value.keys()
+        getattr(found, "keys", None)
     except OSError as error:  # ml_collections reports a file it could not load when it is first looked into
         raise ValueError(f"--config: {last_line(error)}") from None
-    return config.value
+    if not isinstance(found, ConfigDict):
+        raise ValueError(f"--config: get_config() returned a {type(found).__name__}, not a ConfigDict")
+    return found
 
 
 def check_override_names(argv: Sequence[str]) -> None:
@@ -104,7 +110,20 @@ def last_line(error: BaseException) -> str:
     for line in lines:
         if "does not exist and cannot be added" in line:  # an unknown key set by a config file
             return " ".join(lines).strip("'\"")
-    return lines[-1] if lines else type(error).__name__
+        if match := re.match(r"Did you mean \"(.+)\" instead of \"(.+)\"\?", line):  # by an override
+            return f"config.{match[2]}: no such key; nearest is {match[1]!r}"
+    last = lines[-1] if lines else type(error).__name__
+    if isinstance(error, KeyError | AttributeError) and (match := re.fullmatch(r"\W*(\w+)\W*", last)):
+        return f"config.{match[1]}: no such key"  # by an override that nothing is near to
+    return last
+
+
+def _place(error: Exception) -> str:
+    """The line of the config file at fault."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename} line {error.lineno}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename} line {last.lineno}"
 
 
 def fail(message: str) -> NoReturn:

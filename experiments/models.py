@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from tokenizers import Tokenizer
 
 from experiments import fetched
-from experiments.settings import nearest
+from experiments.settings import nearest, nearest_file
 import specjax
 from specjax.data.chat import ChatTemplate
 from specjax.data.tokenizers import check_same_ids, num_ids
@@ -100,7 +100,8 @@ def open_target(name: str) -> Checkpoint:
 def _existing(source: epath.PathLike) -> epath.PathLike:
     path = epath.Path(source)
     if not str(source).startswith("hf://") and not path.exists():
-        raise ValueError(f"no {'file' if path.suffix == '.gguf' else 'folder'} {path}")
+        kind = "file" if path.suffix == ".gguf" else "folder"
+        raise ValueError(f"no {kind} {path}; {nearest_file(path)}")
     return source
 
 

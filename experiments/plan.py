@@ -10,10 +10,10 @@ from typing import Any
 from etils import epath
 from jax.sharding import Mesh
 
-from experiments import catalogue, models
+from experiments import catalogue, models, shape_choice
 from experiments.drafter_names import OPTIMAL, DrafterName
 from experiments.models import LoadedModel
-from experiments.settings import SweepSettings
+from experiments.settings import SweepSettings, nearest_file
 import specjax
 from specjax import sharding
 from specjax.data.corpora import held_out_prompts
@@ -71,6 +71,7 @@ def prepare(settings: SweepSettings) -> Plan:
     plan = with_prompts(plan, prompts)
     for target in targets.values():
         _check_sizes(settings, target)
+        _check_token_ids(settings, target)
         _check_heads(settings, target)
     if any(DrafterName.parse(name).shape == OPTIMAL for name in settings.drafters):
         plan = dataclasses.replace(plan, calibration_ids=_calibration_ids(plan))
@@ -101,7 +102,7 @@ def load_prompts(settings: SweepSettings) -> tuple[Prompt, ...]:
         texts = held_out_prompts(wanted)
         prompts = tuple(Prompt(id=f"stdlib/{i}", text=text, category="code") for i, text in enumerate(texts))
     else:
-        prompts = read_jsonl(str(PROMPT_SETS.get(settings.prompts, settings.prompts)))
+        prompts = read_prompts(settings.prompts)
     if groups:
         prompts = take_turns(prompts, groups)
     if len(prompts) < wanted:
@@ -111,6 +112,14 @@ def load_prompts(settings: SweepSettings) -> tuple[Prompt, ...]:
             f"add --config.num_prompts={len(prompts)}"
         )
     return prompts[:wanted]
+
+
+def read_prompts(name: str) -> tuple[Prompt, ...]:
+    """A set that comes with the package, or a JSONL file; ValueError, with the nearest, for neither."""
+    path = epath.Path(PROMPT_SETS.get(name, name))
+    if not path.exists():
+        raise ValueError(f"prompts: no file {name}; {nearest_file(path, (STDLIB, *PROMPT_SETS))}")
+    return read_jsonl(str(path))
 
 
 def _calibration_ids(plan: Plan) -> dict[str, list[list[int]]]:
@@ -145,8 +154,8 @@ def encode(prompts: tuple[Prompt, ...], model: LoadedModel, chat: bool = False) 
         )
     encoded = []
     for prompt in prompts:
-        if chat and model.chat_template is not None:
-            text = model.chat_template.render([{"role": "user", "content": prompt.text}])
+        if chat:
+            text = _as_message(prompt, model)
             ids = model.tokenizer.encode(text, add_special_tokens=False).ids
         else:
             ids = model.tokenizer.encode(prompt.text).ids
@@ -159,6 +168,14 @@ def encode(prompts: tuple[Prompt, ...], model: LoadedModel, chat: bool = False) 
                 f"its vocabulary ends at {model.model.vocab_size - 1}"
             )
     return encoded
+
+
+def _as_message(prompt: Prompt, model: LoadedModel) -> str:
+    assert model.chat_template is not None
+    try:
+        return model.chat_template.render([{"role": "user", "content": prompt.text}])
+    except ValueError as error:
+        raise ValueError(f"prompt {prompt.id}: {error} (of {model.label})") from None
 
 
 def make_mesh(settings: SweepSettings) -> Mesh | None:
@@ -182,16 +199,30 @@ def _check_sizes(settings: SweepSettings, target: LoadedModel) -> None:
             )
 
 
+def _check_token_ids(settings: SweepSettings, target: LoadedModel) -> None:
+    """Ids that are biased or banned are the target's own."""
+    biased = tuple(token for token, _ in settings.logit_bias)
+    for key, tokens in (("logit_bias", biased), ("banned_tokens", settings.banned_tokens)):
+        if tokens and max(tokens) >= target.model.vocab_size:
+            raise ValueError(
+                f"config.{key}: token {max(tokens)} is not one of {target.label}'s, "
+                f"which are 0..{target.model.vocab_size - 1}"
+            )
+
+
 def _check_heads(settings: SweepSettings, target: LoadedModel) -> None:
-    """Heads of another target, or a branching deeper than they reach."""
+    """Heads of another target, a branching deeper than they reach, or more nodes than they can guess."""
     for name in map(DrafterName.parse, settings.drafters):
         if name.heads is not None:
             drafter = catalogue.make_drafter(name.base, target, {})
-            try:
-                if name.branching:
+            if name.branching:
+                try:
                     drafter.shaped(fixed_branching(name.branching), 0.0)
-            except ValueError as error:
-                raise ValueError(f"config.drafters: {name.base}:{name.shape}: {error}") from None
+                except ValueError as error:
+                    raise ValueError(f"config.drafters: {name.base}:{name.shape}: {error}") from None
+            elif name.shape and drafter.rank_accuracies is not None:
+                for gamma in name.gammas(settings):
+                    shape_choice.grown(name, gamma, drafter.rank_accuracies)
 
 
 def _check_lengths(

@@ -155,6 +155,7 @@ def _decode(pair: Pair, program: Program) -> tuple[float, int]:
 
 def _sums(rows: jax.Array, num_steps: int) -> jax.Array:
     """Reads every entry once a step. Not in a device loop, where XLA's CPU backend gives a sum one thread."""
+    total = rows[0, 0]
     for _ in range(int(num_steps)):
         total = jax.block_until_ready(_sum(rows))
     return total

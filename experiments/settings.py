@@ -8,7 +8,7 @@ nearest valid one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import difflib
 import hashlib
@@ -16,6 +16,8 @@ import json
 import math
 import numbers
 from typing import Any
+
+from etils import epath
 
 AXES = ("targets", "drafters", "rules", "gammas", "temperatures")
 PROCESSORS = (
@@ -102,6 +104,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"nearest is {folded[close[0]]!r}" if close else f"known are {', '.join(known)}"
 
 
+def nearest_file(path: epath.Path, names: Sequence[str] = ()) -> str:
+    """The end of an error message about a ``path`` that is not there: what lies beside it, or a name."""
+    try:
+        beside = {each.name: str(each) for each in path.parent.iterdir()}
+    except OSError:
+        beside = {}
+    if close := difflib.get_close_matches(path.name, [*names, *beside], n=1):
+        return f"nearest is {beside.get(close[0], close[0])!r}"
+    if names:
+        return f"known names are {', '.join(names)}"
+    return f"nothing in {path.parent} is like it" if beside else f"{path.parent} is no folder, or empty"
+
+
 def fingerprint(value: Any) -> str:
     """A short stable hash of anything JSON can hold; key order does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -115,7 +130,7 @@ def shared(settings: SweepSettings) -> dict[str, Any]:
 
 def _normalised(s: SweepSettings) -> dict[str, Any]:
     """Every field, checked and in its one canonical form."""
-    counts = ("num_prompts", "max_new_tokens", "batch_size", "repeats", "cost_repeats")
+    counts = ("num_prompts", "max_new_tokens", "repeats", "cost_repeats")
     values: dict[str, Any] = {
         "gammas": _each("gammas", s.gammas, lambda key, g: _whole(key, g, minimum=0)),
         "temperatures": _each("temperatures", s.temperatures, _temperature),
@@ -150,6 +165,12 @@ def _normalised(s: SweepSettings) -> dict[str, Any]:
     }
     values |= {key: _whole(key, getattr(s, key), minimum=1) for key in counts}
     values |= {key: _each(key, getattr(s, key), _name) for key in ("targets", "drafters", "rules")}
+    values["batch_size"] = _whole("batch_size", s.batch_size, minimum=1)
+    if values["batch_size"] > values["num_prompts"]:
+        raise ValueError(
+            f"config.batch_size: {s.batch_size} is above config.num_prompts, and rows without a prompt "
+            f"decode nothing; nearest is {s.num_prompts}"
+        )
     if len(values["mesh"]) != 2:
         raise ValueError(f"config.mesh: {s.mesh} has {len(values['mesh'])} axes; it takes two, data,model")
     return values

@@ -74,7 +74,11 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         token: index for index, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != UNUSED
     }
     merges = [tuple(merge.split(" ", 1)) for merge in metadata[f"{PREFIX}merges"]]
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in WHOLE_WORDS_FIRST))
+    try:
+        model = models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in WHOLE_WORDS_FIRST)
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"{PREFIX}tokens and merges make no tokenizer: {error}") from None
+    tokenizer = Tokenizer(model)
     if pre in COMPOSED:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(PRE_TOKENIZERS[pre]())
@@ -87,7 +91,9 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         ]
     )
     if metadata.get(f"{PREFIX}add_bos_token"):
-        begin = metadata[f"{PREFIX}bos_token_id"]
+        begin = special_id(metadata, "bos")
+        if begin is None:
+            raise ValueError(f"{PREFIX}add_bos_token is set, but {PREFIX}bos_token_id names no token")
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{tokens[begin]} $A", special_tokens=[(tokens[begin], begin)]
         )
@@ -96,5 +102,13 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
 
 def special_token(metadata: Mapping[str, Any], name: str) -> str:
     """The text of the token that ``tokenizer.ggml.<name>_token_id`` names; "" where it names none."""
-    index = metadata.get(f"{PREFIX}{name}_token_id")
+    index = special_id(metadata, name)
     return metadata[f"{PREFIX}tokens"][index] if index is not None else ""
+
+
+def special_id(metadata: Mapping[str, Any], name: str) -> int | None:
+    """``tokenizer.ggml.<name>_token_id``, if it is there; ValueError for an id that no token has."""
+    index, size = metadata.get(f"{PREFIX}{name}_token_id"), len(metadata.get(f"{PREFIX}tokens", ()))
+    if index is not None and (type(index) is not int or not 0 <= index < size):
+        raise ValueError(f"{PREFIX}{name}_token_id {index!r} must be an id in 0..{size - 1}")
+    return index

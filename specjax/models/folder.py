@@ -70,7 +70,7 @@ class Folder:
         stated = self._optional("tokenizer_config.json")
         alone = self.path / CHAT_TEMPLATE
         where = str(self.path / "tokenizer_config.json")
-        text = alone.read_text() if alone.exists() else choose_template(stated.get("chat_template"), where)
+        text = _read(alone) if alone.exists() else choose_template(stated.get("chat_template"), where)
         if text is None:
             return None
         tokens = {name: _token(stated.get(name)) for name in ("bos_token", "eos_token")}
@@ -105,8 +105,8 @@ class Folder:
         names = [WEIGHTS]
         if (self.path / INDEX).exists():
             weight_map = read_json(self.path / INDEX).get("weight_map")
-            if not isinstance(weight_map, dict):
-                raise ValueError(f"{self.path / INDEX} has no weight_map")
+            if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
+                raise ValueError(f"{self.path / INDEX} has no weight_map that names a file for each tensor")
             names = sorted(set(weight_map.values()))
         absent = [name for name in names if not (self.path / name).exists() or (self.path / name).is_dir()]
         if absent:
@@ -126,12 +126,19 @@ def read_json(path: epath.Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"no {path.name} in {path.parent}")
     try:
-        content = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        content = json.loads(_read(path))
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, not an object")
     return content
+
+
+def _read(path: epath.Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def _token(stated: Any) -> str:

@@ -6,10 +6,11 @@ and quantized ones become float32 when they are read.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 import functools
 import hashlib
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 from etils import epath
 import gguf
@@ -22,6 +23,8 @@ from specjax.data.chat import ChatTemplate
 from specjax.models.checkpoint import Identity, StoredTensor
 from specjax.models.folder import update_from_file
 from specjax.models.gguf_settings import settings_from_metadata, stored_names
+
+Found = TypeVar("Found")
 
 PLAIN = ("F32", "F16", "BF16")
 QUANTIZATIONS = (*PLAIN, "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
@@ -57,8 +60,9 @@ class GGUFFile:
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
+        metadata, tensors = self.metadata, self._by_gguf_name()
         try:
-            return settings_from_metadata(self.metadata, self._by_gguf_name())
+            return settings_from_metadata(metadata, tensors)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from error
 
@@ -76,21 +80,21 @@ class GGUFFile:
         return by_name
 
     def tokenizer(self) -> Tokenizer:
+        metadata = self.metadata
         try:
-            return gguf_tokenizer.read_tokenizer(self.metadata)
+            return gguf_tokenizer.read_tokenizer(metadata)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from error
 
     def chat_template(self) -> ChatTemplate | None:
         text = self.metadata.get("tokenizer.chat_template")
-        tokens = {
-            f"{name}_token": gguf_tokenizer.special_token(self.metadata, name) for name in ("bos", "eos")
-        }
+        special = gguf_tokenizer.special_token
+        tokens = {f"{name}_token": self._special(special, name) for name in ("bos", "eos")}
         return ChatTemplate(text=text, **tokens) if text else None
 
     def stop_tokens(self) -> tuple[int, ...]:
         """The end of the text and, where it has an id of its own, the end of a turn."""
-        ids = (self.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot"))
+        ids = (self._special(gguf_tokenizer.special_id, name) for name in ("eos", "eot"))
         return tuple(dict.fromkeys(index for index in ids if index is not None))
 
     def companion(self, name: str) -> None:
@@ -107,6 +111,13 @@ class GGUFFile:
             return _CheckedReader(self.path)
         except (ValueError, KeyError, IndexError, OverflowError) as error:
             raise ValueError(f"{self.path} is not a readable GGUF file: {error}") from error
+
+    def _special(self, look_up: Callable[[Mapping[str, Any], str], Found], name: str) -> Found:
+        metadata = self.metadata
+        try:
+            return look_up(metadata, name)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from error
 
     def _by_gguf_name(self) -> dict[str, gguf.ReaderTensor]:
         return {tensor.name: tensor for tensor in self._reader.tensors}

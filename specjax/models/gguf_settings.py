@@ -37,6 +37,9 @@ def settings_from_metadata(metadata: Mapping[str, Any], tensors: Mapping[str, An
     absent += [name for name in ("token_embd.weight",) if name not in tensors]
     if absent:
         raise ValueError(f"lacks {', '.join(absent)}")
+    for key in (*SIZES.values(), "attention.head_count_kv", "attention.key_length"):
+        if key in stated and (type(stated[key]) is not int or stated[key] < 1):
+            raise ValueError(f"{kind}.{key} {stated[key]!r} must be a whole number, at least 1")
     sizes = {name: stated[key] for name, key in SIZES.items()}
     heads = sizes["num_attention_heads"]
     head_dim = stated.get("attention.key_length", sizes["hidden_size"] // heads)
@@ -87,6 +90,9 @@ def _rope(stated: Mapping[str, Any], tensors: Mapping[str, Any], head_dim: int) 
         return {"rope_type": "default", "rope_theta": theta}
     if kind not in ("linear", "yarn"):
         raise ValueError(f"rope.scaling.type {kind!r} is not supported, only none, linear and yarn")
+    needed = ["rope.scaling.factor"] + ["rope.scaling.original_context_length"] * (kind == "yarn")
+    if absent := [key for key in needed if key not in stated]:
+        raise ValueError(f"rope.scaling.type {kind!r} lacks {', '.join(absent)}")
     rope = {"rope_type": kind, "rope_theta": theta, "factor": _shortest(stated["rope.scaling.factor"])}
     if kind == "yarn":
         rope["original_max_position_embeddings"] = stated["rope.scaling.original_context_length"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_sweep import launch, rows_of
 
-from experiments import models, tree_shapes
+from experiments import models, shape_choice
 from experiments.cells import all_cells
 from experiments.drafter_names import DrafterName
 from experiments.plan import prepare
@@ -185,7 +185,7 @@ def test_trees_that_cannot_be_drafted(changes, told):
 
 def test_children_are_measured_over_the_nodes_that_have_them():
     shape = ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
-    measured = tree_shapes.child_acceptance(shape, np.array([100, 50, 20, 10, 10, 25, 10, 8]))
+    measured = shape_choice.child_acceptance(shape, np.array([100, 50, 20, 10, 10, 25, 10, 8]))
     visits, taken = np.array([100 + 50 + 20 + 10, 100 + 50, 100]), np.array([50 + 10 + 10 + 8, 20 + 25, 10])
     assert measured == pytest.approx((taken + [0.5, 0.25, 0.125]) / (visits + 1))
 
@@ -198,8 +198,8 @@ def test_an_optimal_tree_follows_what_was_measured():
         wins = [float(all(rank == 1 for rank in node)) for node in ((), *shape)]
         return 100 * np.array(wins)
 
-    first = tree_shapes.choose(name, 7, None, lambda shape: np.append(100, np.full(len(shape), 10)))
-    shape = tree_shapes.choose(name, 7, None, second_children_win)
+    first = shape_choice.choose(name, 7, None, lambda shape: np.append(100, np.full(len(shape), 10)))
+    shape = shape_choice.choose(name, 7, None, second_children_win)
     right = [0.0, 1.0]
     assert expected_tokens(shape, right) > expected_tokens(first, [*right, 0, 0, 0, 0, 0, 0])
 
@@ -207,4 +207,4 @@ def test_an_optimal_tree_follows_what_was_measured():
 def test_a_shape_with_too_few_nodes_names_the_largest():
     accuracies = np.full((1, 2), 0.3)
     with pytest.raises(ValueError, match="has 2 nodes to draft, not 5; nearest gamma is 2"):
-        tree_shapes.choose(DrafterName("heads", "static"), 5, accuracies, lambda shape: np.ones(1))
+        shape_choice.choose(DrafterName("heads", "static"), 5, accuracies, lambda shape: np.ones(1))

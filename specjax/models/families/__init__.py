@@ -173,6 +173,8 @@ def _check_settings(settings: Settings, family: Family) -> None:
         stated = settings.get(name, value)
         if stated not in (value, *([] if value is True else [None])):
             raise ValueError(f"config.json: {name} {stated!r} is not supported for {kind}, only {value!r}")
+    if (tied := settings.get("tie_word_embeddings")) not in (True, False, None):
+        raise ValueError(f"config.json: tie_word_embeddings {tied!r} must be true or false")
     common = {*SIZES, "num_key_value_heads", "head_dim"}
     for name in sorted(MEANINGS - family.known() - common):
         if settings.get(name):

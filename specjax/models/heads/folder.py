@@ -19,6 +19,7 @@ import numpy as np
 import safetensors
 import safetensors.flax
 
+from specjax.models.folder import read_json
 from specjax.models.heads.blockwise import BlockwiseConfig
 from specjax.models.heads.heads import (
     HeadParams,
@@ -73,14 +74,21 @@ def check_taps(taps: Sequence[int | str], num_layers: int) -> None:
 
 
 def is_heads(folder: epath.PathLike) -> bool:
-    """Whether ``folder`` holds heads rather than a model."""
-    path = epath.Path(folder) / CONFIG
-    return path.exists() and json.loads(path.read_text()).get("kind") in KINDS
+    """Whether ``folder`` holds heads rather than a model; one that cannot be read does not."""
+    try:
+        return read_json(epath.Path(folder) / CONFIG).get("kind") in KINDS
+    except ValueError:
+        return False
 
 
 def read_target(folder: epath.PathLike) -> TrainedFor:
-    """The target that the heads of ``folder`` were trained for."""
-    stored = _read_config(epath.Path(folder))["target"]
+    """The target that the heads of ``folder`` were trained for; ValueError where that is not stated."""
+    stored = _read_config(epath.Path(folder)).get("target")
+    known = {field.name for field in dataclasses.fields(TrainedFor)}
+    if not isinstance(stored, dict) or not known - {"identity"} <= stored.keys() <= known:
+        raise ValueError(f"{epath.Path(folder) / CONFIG}: target must state {', '.join(sorted(known))}")
+    if not isinstance(stored["taps"], list):
+        raise ValueError(f"{epath.Path(folder) / CONFIG}: target.taps must be a list, got {stored['taps']!r}")
     return TrainedFor(**{**stored, "taps": tuple(stored["taps"])})
 
 
@@ -124,7 +132,10 @@ def load(
     trained = read_target(folder)
     kind = KINDS[stored["kind"]]
     fields = {field.name for field in dataclasses.fields(kind)}
-    config = kind(**{name: value for name, value in stored.items() if name in fields})
+    try:
+        config = kind(**{name: value for name, value in stored.items() if name in fields})
+    except TypeError as error:
+        raise ValueError(f"{folder / CONFIG}: {error}") from None
     config = dataclasses.replace(config, dtype=target.config.dtype)
     _check_target(folder, trained, config, target, weights_sha256)
     tensors = _read_tensors(folder / WEIGHTS)
@@ -177,7 +188,7 @@ def _read_config(folder: epath.Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.exists():
         raise ValueError(f"{folder}: no {CONFIG}, so these are no heads")
-    stored = json.loads(path.read_text())
+    stored = read_json(path)
     if stored.get("kind") not in KINDS:
         raise ValueError(f"{path}: kind {stored.get('kind')!r}; heads are {' or '.join(KINDS)}")
     return stored
