@@ -18,7 +18,6 @@ import os
 from typing import Any
 
 from absl import app, flags
-from etils import epath
 import jax
 from rich.console import Console
 
@@ -55,6 +54,13 @@ CHAT = flags.DEFINE_bool("chat", False, "Each prompt is a user's message in the 
 MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 96, "Of every decode.")
 SMOKE = flags.DEFINE_bool("smoke", False, "Two prompts, one gamma, a few tokens: does it run?")
 
+OWN_FLAGS = {
+    "config.targets": "--target",
+    "config.drafters": "--draft",
+    **{f"config.{key}": f"--{key}" for key in ("gammas", "prompt_groups", "prompts", "num_prompts", "chat")},
+    "config.max_new_tokens": "--max_new_tokens",
+}
+
 
 def main(argv: list[str]) -> None:
     """Flags to a table, a JSON file and a figure."""
@@ -64,10 +70,9 @@ def main(argv: list[str]) -> None:
         plan = prepare(settings_from_flags())
         check_room(plan)
         compilation.keep_on_disk(compilation.DEFAULT_CACHE)
-        workdir = epath.Path(WORKDIR.value)
-        workdir.mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError) as error:
-        launch.fail(str(error))
+        workdir = launch.make_workdir(WORKDIR.value)
+    except ValueError as error:
+        launch.fail(launch.in_words_of(OWN_FLAGS, error))
     torch.set_num_threads(num_threads())
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

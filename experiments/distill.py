@@ -9,11 +9,11 @@ A second call with the same workdir resumes from the newest checkpoint.
 from __future__ import annotations
 
 from absl import app, flags, logging
-from etils import epath
 import jax
 from ml_collections import config_flags
 import rich.console
 
+from configs import train_draft_smollm2
 from experiments import launch
 from experiments.distill_run import run
 
@@ -27,7 +27,8 @@ def main(argv: list[str]) -> None:
         launch.fail(f"unexpected arguments {' '.join(argv[1:])}; every option starts with --")
     logging.set_verbosity(logging.WARNING)  # orbax tells every detail of every save
     try:
-        run(launch.read_config(CONFIG).to_dict(), epath.Path(WORKDIR.value), rich.console.Console())
+        settings = launch.read_keys(CONFIG, train_draft_smollm2.get_config())
+        run(settings, launch.make_workdir(WORKDIR.value), rich.console.Console())
     except ValueError as error:
         launch.fail(str(error))
 

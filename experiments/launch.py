@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import logging
 import re
 import sys
 import traceback
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import flags
+from etils import epath
 from ml_collections import ConfigDict, config_flags
 from ml_collections.config_flags import tuple_parser
 
@@ -94,6 +95,22 @@ def read_config(config: flags.FlagHolder) -> ConfigDict:
     return found
 
 
+def read_keys(config: flags.FlagHolder, *examples: ConfigDict) -> dict[str, Any]:
+    """The settings behind a --config flag whose keys are those of ``examples``.
+
+    Raises ValueError for a key that no example has, with the nearest, and for
+    one that all have and the config lacks.
+    """
+    settings: dict[str, Any] = read_config(config).to_dict()
+    known = {key for example in examples for key in example}
+    for key in settings:
+        if key not in known:
+            raise ValueError(f"config.{key}: no such key; {nearest(key, sorted(known))}")
+    if absent := [key for key in sorted(known) if key not in settings and all(key in e for e in examples)]:
+        raise ValueError(f"--config: the config lacks {', '.join(absent)}")
+    return settings
+
+
 def check_override_names(argv: Sequence[str]) -> None:
     """ValueError for ``--config.KEY`` with a KEY that no sweep has; offers the nearest."""
     known = [field.name for field in dataclasses.fields(SweepSettings)]
@@ -101,6 +118,32 @@ def check_override_names(argv: Sequence[str]) -> None:
         match = re.match(r"--?(?:no)?config\.([^=]+)", argument)
         if match and match.group(1) not in known:
             raise ValueError(f"--config.{match.group(1)}: no such key; {nearest(match.group(1), known)}")
+
+
+def make_workdir(path: str | None) -> epath.Path:
+    """The folder of --workdir, there and writable; ValueError where it cannot be."""
+    if not path:
+        raise ValueError("--workdir is empty; it takes a folder")
+    folder = epath.Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (probe := folder / ".writable").write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"workdir {path}: cannot be written ({error.strerror or error})") from None
+    return folder
+
+
+def in_words_of(names: Mapping[str, str], error: Exception) -> str:
+    """The message of an ``error`` about the keys of a sweep, for a main that calls them otherwise.
+
+    >>> in_words_of({"config.drafters": "--draft"}, ValueError("config.drafters: unknown 'drft'"))
+    "--draft: unknown 'drft'"
+    """
+    message = str(error)
+    for theirs, ours in names.items():
+        message = re.sub(rf"(--)?{re.escape(theirs)}\b", ours, message)
+    return message
 
 
 def last_line(error: BaseException) -> str:

@@ -56,10 +56,13 @@ class Plan:
         return {"prompts_hash": self.prompts_hash, **weights}
 
 
-def prepare(settings: SweepSettings) -> Plan:
-    """Loads models and prompts. Every ValueError is the user's to read; nothing has been compiled."""
+def prepare(settings: SweepSettings, prompts: tuple[Prompt, ...] | None = None) -> Plan:
+    """Loads models and prompts. Every ValueError is the user's to read; nothing has been compiled.
+
+    ``prompts`` stand in for those of the settings.
+    """
     catalogue.check_names(settings)
-    prompts = load_prompts(settings)
+    prompts = load_prompts(settings) if prompts is None else prompts
     mesh = make_mesh(settings)
     targets = {name: models.load_target(name, settings.dtype, mesh) for name in settings.targets}
     if heads_of(settings):  # for all cells, so that they share programs

@@ -11,7 +11,6 @@ device, is not measured again. Nothing else should use the machine meanwhile.
 from __future__ import annotations
 
 from absl import app, flags
-from etils import epath
 import jax
 from ml_collections import config_flags
 
@@ -33,11 +32,10 @@ def main(argv: list[str]) -> None:
     try:
         settings = ProfileSettings.from_config(launch.read_config(CONFIG).to_dict())
         pair = set_up(settings)
-        workdir = epath.Path(WORKDIR.value)
-        workdir.mkdir(parents=True, exist_ok=True)
+        workdir = launch.make_workdir(WORKDIR.value)
         profile = begun(workdir, about(pair))
         compilation.keep_on_disk(compilation.DEFAULT_CACHE)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         launch.fail(str(error))
     measure(pair, workdir, profile)
     with (workdir / "profile.png").open("wb") as file:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from experiments import catalogue, models, runner
 from experiments.catalogue import LoadedDrafter
 from experiments.cells import NONE
+from experiments.launch import in_words_of
 from experiments.models import LoadedModel
 from experiments.plan import prepare
 from experiments.rules import CHAIN_RULES, RULES
@@ -19,6 +20,9 @@ from experiments.settings import SweepSettings, nearest, one_of
 from specjax.decoding.generate import prefill
 from specjax.decoding.program import Program, buffer_length
 from specjax.types import DecodeState, Params, Request
+
+# One value where a sweep has several.
+OWN_KEYS = {f"config.{key}s": f"config.{key}" for key in ("target", "drafter", "temperature")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,7 @@ class ProfileSettings:
             value = getattr(self, key)
             if not isinstance(value, tuple | list) or not value:
                 raise ValueError(f"config.{key} must be one value or several, got {value!r}")
-            object.__setattr__(self, key, tuple(value))
+            object.__setattr__(self, key, tuple(dict.fromkeys(value)))
         for rule in self.rules:
             one_of("rules", rule, CHAIN_RULES)
         smallest = {"gammas": 1, "step_sizes": 1}
@@ -144,8 +148,11 @@ class Pair:
 def set_up(settings: ProfileSettings) -> Pair:
     """Loads the pair and its prompt. Raises ValueError for what cannot run; nothing has been compiled."""
     models.check_target(settings.target)
-    sweep = settings.sweep()
-    plan = prepare(sweep)
+    try:
+        sweep = settings.sweep()
+        plan = prepare(sweep)
+    except ValueError as error:
+        raise ValueError(in_words_of(OWN_KEYS, error)) from None
     (target,) = plan.targets.values()
     (ids,) = plan.token_ids[target.name]
     needed = buffer_length(len(ids), settings.max_new_tokens, max(settings.gammas))
@@ -153,6 +160,10 @@ def set_up(settings: ProfileSettings) -> Pair:
         raise ValueError(
             f"config.buffer: a prompt of {len(ids)} tokens, max_new_tokens {settings.max_new_tokens} and "
             f"gamma {max(settings.gammas)} need {needed} slots, {needed - settings.buffer} more"
+        )
+    if settings.buffer > target.model.context:
+        raise ValueError(
+            f"config.buffer: {settings.buffer} exceeds the context of {target.label}, {target.model.context}"
         )
     drafter = catalogue.make_drafter(settings.drafter, target, plan.draft_models)
     (batch,) = runner.make_batches([ids], batch_size=1)

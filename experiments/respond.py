@@ -10,12 +10,12 @@ on disk.
 from __future__ import annotations
 
 from absl import app, flags
-from etils import epath
 import jax
 from ml_collections import config_flags
 import rich.console
 import rich.progress
 
+from configs import respond_smollm2
 from experiments import launch
 from experiments.respond_run import run
 
@@ -28,7 +28,8 @@ def main(argv: list[str]) -> None:
     if argv[1:]:
         launch.fail(f"unexpected arguments {' '.join(argv[1:])}; every option starts with --")
     try:
-        run(launch.read_config(CONFIG).to_dict(), epath.Path(WORKDIR.value), rich.console.Console())
+        settings = launch.read_keys(CONFIG, respond_smollm2.get_config())
+        run(settings, launch.make_workdir(WORKDIR.value), rich.console.Console())
     except ValueError as error:
         launch.fail(str(error))
 

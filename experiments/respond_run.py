@@ -13,11 +13,12 @@ import rich.console
 import rich.progress
 
 from experiments.models import open_target
+from experiments.plan import read_prompts
 from experiments.settings import nearest
 from specjax.data.code_prompts import code_prompts
 from specjax.data.corpora import standard_library
 from specjax.data.passage_prompts import passage_prompts
-from specjax.data.prompts import Prompt, read_jsonl
+from specjax.data.prompts import Prompt
 from specjax.models import huggingface
 from specjax.models.checkpoint import Checkpoint
 from specjax.training.checkpoints import claim_workdir
@@ -26,8 +27,7 @@ from specjax.training.responses import PromptTokens, Sampling, make_batches, res
 
 def run(settings: dict, workdir: epath.Path, console: rich.console.Console) -> None:
     """Samples until ``num_tokens`` response tokens are on disk or the prompts are used up."""
-    if not settings["prompts"] and not settings["code_prompts"]:
-        raise ValueError("config.prompts is empty; it takes a JSONL file")
+    _check(settings)
     prompts = _prompts(settings)
     checkpoint = open_target(settings["target"])
     names = [field.name for field in dataclasses.fields(Sampling) if field.name in settings]
@@ -40,9 +40,15 @@ def run(settings: dict, workdir: epath.Path, console: rich.console.Console) -> N
             f"config.batch_size: {sampling.batch_size}, but only {len(short)} of {len(tokens)} prompts "
             f"have at most {settings['max_prompt_tokens']} tokens (config.max_prompt_tokens)"
         )
+    model, params = huggingface.load_checkpoint(checkpoint)
+    longest = max(len(prompt.tokens) for prompt in short)
+    if longest + sampling.max_new_tokens > model.context:
+        raise ValueError(
+            f"config.max_new_tokens: {sampling.max_new_tokens} after a prompt of {longest} tokens exceed the "
+            f"target's context of {model.context}; the most are {model.context - longest}"
+        )
     identity = {"weights_sha256": checkpoint.weights_hash(), "num_batches": len(batches)}
     claim_workdir(workdir, {**dataclasses.asdict(sampling), **identity})
-    model, params = huggingface.load_checkpoint(checkpoint)
     stops = checkpoint.stop_tokens()
     goal, written = settings["num_tokens"], 0
     with rich.progress.Progress(console=console) as bar:
@@ -57,9 +63,19 @@ def run(settings: dict, workdir: epath.Path, console: rich.console.Console) -> N
                 return
 
 
+def _check(settings: dict) -> None:
+    """What can be refused before anything is opened."""
+    if not settings["prompts"] and not settings["code_prompts"]:
+        raise ValueError("config.prompts is empty; it takes a JSONL file")
+    smallest = {"max_prompt_tokens": 1, "num_tokens": 1, "code_prompts": 0, "passage_prompts": 0, "seed": 0}
+    for key, least in smallest.items():
+        if settings[key] < least:
+            raise ValueError(f"config.{key}: {settings[key]} is below {least}, the smallest valid value")
+
+
 def _prompts(settings: dict) -> tuple[Prompt, ...]:
     """Those of the file's ``categories`` (none named: all), and those made of its passages and of code."""
-    everything = read_jsonl(settings["prompts"]) if settings["prompts"] else ()
+    everything = read_prompts(settings["prompts"]) if settings["prompts"] else ()
     wanted = settings["categories"]
     known = sorted({prompt.category for prompt in everything} - {""})
     if unknown := [name for name in wanted if name not in known]:

@@ -19,7 +19,11 @@ def split_files(
     """
     training: list[epath.Path] = []
     kept: list[epath.Path] = []
-    for folder in [folders] if isinstance(folders, str) else folders or ("",):
+    named = [folders] if isinstance(folders, str) else folders or ("",)
+    places = [epath.Path(folder) for folder in named]
+    if twice := [folder for folder in places if places.count(folder) > 1]:
+        raise ValueError(f"config.responses: {twice[0]} is named twice, so its responses would count double")
+    for folder in named:
         files = sorted(epath.Path(folder or ".").glob("responses-*.jsonl")) if folder else []
         if len(files) <= held_out:
             raise ValueError(

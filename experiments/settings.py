@@ -117,6 +117,15 @@ def nearest_file(path: epath.Path, names: Sequence[str] = ()) -> str:
     return f"nothing in {path.parent} is like it" if beside else f"{path.parent} is no folder, or empty"
 
 
+def check_folder(key: str, path: str) -> None:
+    """ValueError if no folder can be made at ``path``, to be written hours later; "" stands for none."""
+    first = epath.Path(path)
+    while path and not first.exists() and first != first.parent:
+        first = first.parent
+    if path and not first.is_dir():
+        raise ValueError(f"{key}: {path} cannot be a folder: {first} is a file")
+
+
 def fingerprint(value: Any) -> str:
     """A short stable hash of anything JSON can hold; key order does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))

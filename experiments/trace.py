@@ -17,7 +17,7 @@ from rich.console import Console
 from experiments import catalogue, compilation, launch, runner, tree_shapes
 from experiments.cells import Cell, all_cells
 from experiments.drafter_names import DrafterName
-from experiments.plan import Plan, prepare, with_prompts
+from experiments.plan import Plan, prepare
 from experiments.settings import SweepSettings
 from specjax.analysis import trace
 from specjax.data.prompts import Prompt
@@ -33,9 +33,8 @@ def main(argv: list[str]) -> None:
     try:
         settings = dataclasses.replace(launch.read_settings(CONFIG), num_prompts=1, batch_size=1)
         cell = first_cell(settings)
-        plan = prepare(dataclasses.replace(settings, drafters=(cell.drafter,)))
-        if TEXT.value is not None:
-            plan = with_prompts(plan, (Prompt(id="--text", text=TEXT.value),))
+        own = None if TEXT.value is None else (Prompt(id="--text", text=TEXT.value),)
+        plan = prepare(dataclasses.replace(settings, drafters=(cell.drafter,)), own)
         compilation.keep_on_disk(compilation.DEFAULT_CACHE)
     except ValueError as error:
         launch.fail(str(error))

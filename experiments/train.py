@@ -8,7 +8,6 @@ A second call with the same workdir resumes from the newest checkpoint.
 from __future__ import annotations
 
 from absl import app, flags, logging
-from etils import epath
 import jax
 from ml_collections import config_flags
 import rich.console
@@ -27,9 +26,7 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # orbax tells every detail of every save
     try:
         run = resolve(launch.read_config(CONFIG))
-        if not WORKDIR.value:
-            raise ValueError("--workdir is empty; it takes a folder")
-        run_training(run, epath.Path(WORKDIR.value), rich.console.Console())
+        run_training(run, launch.make_workdir(WORKDIR.value), rich.console.Console())
     except ValueError as error:
         launch.fail(str(error))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.settings import nearest
+from experiments.settings import check_folder, nearest
 from specjax.models.decoder import DecoderConfig
 from specjax.training.recipe import Recipe, Stage
 from specjax.training.self_generated import SelfGenerated
@@ -43,6 +43,7 @@ def resolve(config: ConfigDict) -> Run:
         if type(size) is int and size < 1:
             raise ValueError(f"config.model.{name}: {size} is below 1, the smallest valid value")
     teacher, export = settings.pop("teacher"), settings.pop("export")
+    check_folder("config.export", export)
     generated = settings.pop("self_generated")
     settings["model"] = DecoderConfig(**settings["model"])
     settings["stages"] = tuple(_stage(number, stage) for number, stage in enumerate(settings["stages"]))

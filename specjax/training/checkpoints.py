@@ -11,6 +11,8 @@ from orbax.checkpoint.experimental.v1 import training as ocp_training
 
 from specjax.types import pytree
 
+MOST_TOLD = 12  # differences between two runs, in one message
+
 
 @pytree
 class TrainState:
@@ -46,7 +48,7 @@ def restore_latest(checkpoints: ocp_training.Checkpointer, like: TrainState) -> 
 def claim_workdir(workdir: epath.PathLike, settings: dict[str, Any]) -> None:
     """Writes ``settings`` to config.json, or checks that the workdir already holds the very same.
 
-    ValueError lists each setting that differs with both values.
+    ValueError lists the settings that differ with both values.
     """
     path = epath.Path(workdir) / "config.json"
     settings = json.loads(json.dumps(settings))
@@ -57,12 +59,18 @@ def claim_workdir(workdir: epath.PathLike, settings: dict[str, Any]) -> None:
         except OSError as error:
             raise ValueError(f"workdir {workdir}: cannot be written ({error.strerror or error})") from None
         return
-    old, new = _flatten(json.loads(path.read_text())), _flatten(settings)
+    try:
+        old, new = _flatten(json.loads(path.read_text())), _flatten(settings)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"workdir {workdir}: its config.json is not JSON ({error})") from None
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if changed:
-        lines = [f"  {key}: {old.get(key)} in the workdir, {new.get(key)} now" for key in changed]
-        first = f"{workdir} belongs to another run; resume that one unchanged or take another workdir:"
-        raise ValueError("\n".join([first, *lines]))
+        told = [f"{key}: {old.get(key)} in the workdir, {new.get(key)} now" for key in changed[:MOST_TOLD]]
+        more = f"; and {len(changed) - MOST_TOLD} more" * (len(changed) > MOST_TOLD)
+        raise ValueError(
+            f"workdir {workdir} belongs to another run ({'; '.join(told)}{more}); "
+            "resume that one unchanged or take another --workdir"
+        )
 
 
 def write_whole(path: epath.Path, text: str) -> None:

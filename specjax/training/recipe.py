@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import optax
@@ -50,10 +51,11 @@ class Recipe:
                     f"max_position_embeddings {self.model.max_position_embeddings}"
                 )
         for name, size in positive.items():
-            if size <= 0:
+            if not 0 < size < math.inf:
                 raise ValueError(f"{name} must be positive, got {size}")
-        if self.weight_decay < 0:
-            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay}")
+        for name in ("weight_decay", "seed"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         if not 0 <= self.final_fraction <= 1:
             raise ValueError(f"final_fraction must lie in [0, 1], got {self.final_fraction}")
         if not self.stages:

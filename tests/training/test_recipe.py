@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +45,10 @@ def test_counts():
         ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
         ({"clip_norm": 0.0}, "clip_norm must be positive, got 0.0"),
         ({"weight_decay": -0.1}, "weight_decay must be at least 0, got -0.1"),
+        ({"learning_rate": math.nan}, "learning_rate must be positive, got nan"),
+        ({"clip_norm": math.inf}, "clip_norm must be positive, got inf"),
+        ({"weight_decay": math.nan}, "weight_decay must be at least 0, got nan"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"final_fraction": 2.0}, r"final_fraction must lie in \[0, 1\], got 2.0"),
     ],
 )
