@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import rich.console
 
+from experiments import train_heads_checks
 from experiments.models import open_target
 from experiments.response_files import split_files
-from experiments.settings import nearest
 from experiments.train_run import Display
 from specjax.models import huggingface, subset
 from specjax.models.checkpoint import Checkpoint
@@ -48,14 +48,12 @@ from specjax.training.loop import train
 from specjax.training.recipe import Recipe, Stage
 from specjax.types import Params
 
-FEATURES = ("cached", "computed")
 TAPS = ("final",)
-OWN_KEYS = {"medusa": ("blocks", "own_projection", "head_decay"), "blockwise": ("hidden_size",)}  # of a kind
 
 
 def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Console) -> None:
     """Trains the heads beside the frozen target, writes their folder."""
-    _check(settings)
+    train_heads_checks.check(settings)
     checkpoint = open_target(settings["target"])
     files, held_out_files = split_files(settings["responses"], settings["held_out_files"], checkpoint)
     target, target_params = huggingface.load_checkpoint(checkpoint)
@@ -64,6 +62,7 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
     held_out, held_out_features = read_responses(
         held_out_files, target.vocab_size, settings["held_out_temperatures"]
     )
+    train_heads_checks.check_fits(settings, target, training, held_out)
     ids = _ids(settings, training, target, checkpoint)
     config = heads_config(settings, target.config.hidden_size, len(ids))
     recipe = _recipe(settings, target)
@@ -130,31 +129,6 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
     )
     write_whole(summary_path, json.dumps(summary) + "\n")
     console.print(f"exported to {export}")
-
-
-def _check(settings: dict[str, Any]) -> None:
-    """What can be refused before anything is opened."""
-    known = {"kind": tuple(heads_folder.KINDS), "features": FEATURES}
-    for key, names in known.items():
-        if settings[key] not in names:
-            raise ValueError(f"config.{key}: unknown {settings[key]!r}; {nearest(settings[key], names)}")
-    kind = settings["kind"]
-    for key in OWN_KEYS[kind]:
-        if key not in settings:
-            raise ValueError(
-                f"config.kind: {kind!r} needs config.{key}; start from configs/train_{kind}_smollm2.py"
-            )
-    smallest = {"num_heads": 1, "held_out_files": 1, "decode_prompts": 0, "decode_tokens": 1, "mesh_data": 1}
-    for key, least in smallest.items():
-        if settings[key] < least:
-            raise ValueError(f"config.{key}: must be at least {least}, got {settings[key]}")
-    if small := [nodes for nodes in settings["predicted_nodes"] if nodes < 2]:
-        raise ValueError(f"config.predicted_nodes: {small[0]} nodes, root included, must be at least 2")
-    if not set(settings["decoded_nodes"]) <= set(settings["predicted_nodes"]):
-        raise ValueError(
-            f"config.decoded_nodes: {settings['decoded_nodes']} must be among predicted_nodes "
-            f"{settings['predicted_nodes']}"
-        )
 
 
 def _taps(settings: dict[str, Any], target: TransformerLM) -> tuple[int | str, ...]:
