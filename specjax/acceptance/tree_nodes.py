@@ -104,9 +104,12 @@ def verdict(tree: Tree, node: Array, next_token: Array) -> TreeVerdict:
 
 
 def draw_with_replacement(uniforms: Array, probs: Array) -> tuple[Array, Array]:
-    """(tokens [K], valid [K]): K independent draws from ``probs`` [V], one per uniform in [0, 1)."""
+    """(tokens [K], valid [K]): K independent draws from ``probs`` [V], one per uniform in [0, 1).
+
+    None is ``valid`` if there is nothing to draw from.
+    """
     tokens = jax.vmap(sampling.draw, in_axes=(0, None))(uniforms, probs)
-    return tokens, jnp.ones(tokens.shape, bool)
+    return tokens, jnp.broadcast_to(jnp.any(probs > 0), tokens.shape)
 
 
 def draw_without_replacement(uniforms: Array, probs: Array) -> tuple[Array, Array]:

@@ -18,6 +18,7 @@ from specjax.types import Proposal
 
 TOLERANCE = 1e-6
 V = 3
+RULES = [RecursiveRejection(), SpecInfer(), Traversal()]
 BY_NAME = {"ids": lambda value: type(value).__name__ if hasattr(value, "lossless") else ""}
 
 
@@ -79,6 +80,13 @@ def test_children_are_drawn_from_their_law(rule, children):
         assert valid.tolist() == [True] * drawn + [False] * (3 - drawn)
 
 
+@pytest.mark.parametrize("rule", [*RULES, OneHotWalk()], **BY_NAME)
+@pytest.mark.parametrize("nothing", [0.0, np.nan])
+def test_a_law_without_mass_has_no_children(rule, nothing):
+    """As a draft model's where all it knows is banned."""
+    assert not rule.draw_children(jnp.full(3, 0.5), jnp.full(V, nothing))[1].any()
+
+
 def test_the_likeliest_children():
     tokens, valid = OneHotWalk().draw_children(jnp.zeros(4), jnp.array([0.3, 0.0, 0.7]))
     assert tokens[:2].tolist() == [2, 0] and valid.tolist() == [True, True, False, False]
@@ -97,9 +105,6 @@ def judge_star(rule, siblings, q, p, coin=0.0):
     tokens = jnp.array([0, *siblings, *[1] * (4 - len(siblings))])
     q = None if q is None else jnp.float32(q)
     return judge_padded(rule, tokens, jnp.arange(5) <= len(siblings), q, jnp.float32(p), jnp.float32(coin))
-
-
-RULES = [RecursiveRejection(), SpecInfer(), Traversal()]
 
 
 @pytest.mark.parametrize("rule", [*RULES, OneHotWalk()], **BY_NAME)
