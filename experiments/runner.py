@@ -23,9 +23,10 @@ from specjax.analysis.trace import DecodeTrace
 from specjax.decoding.generate import decode_donated, prefill
 from specjax.decoding.program import Program, buffer_length
 from specjax.processors import make_processors
+from specjax.request import make_request
 from specjax.sharding import mesh_of, place_batch
 from specjax.trees.contracts import TreeRule
-from specjax.types import DecodeState, Params, ProcessorParams, Request, Rule, make_request
+from specjax.types import DecodeState, Params, ProcessorParams, Request, Rule
 
 SMALLEST_PROMPT_BUCKET = 128
 

@@ -141,7 +141,7 @@ def make_processors(
     banned_tokens: Sequence[int] | Sequence[Sequence[int]] = (),
     min_new_tokens: Any = 0,
 ) -> ProcessorParams:
-    """The ``processors`` of :func:`specjax.types.make_request`, arrays [B, ...], or [1, ...] for all rows.
+    """The ``processors`` of :func:`specjax.request.make_request`, arrays [B, ...], or [1, ...] for all rows.
 
     Numbers are shared by the batch or given one a row; so are ``logit_bias``,
     {id: added to its score}, and ``banned_tokens``, a list of ids. Another

@@ -15,7 +15,7 @@ from specjax.decoding.program import Program, buffer_length
 from specjax.drafters.model import ModelDrafter
 from specjax.models.decoder import DecoderConfig
 from specjax.models.language_model import from_config, init_params
-from specjax.types import make_request
+from specjax.request import make_request
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

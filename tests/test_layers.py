@@ -12,6 +12,7 @@ ROOT = pathlib.Path(specjax.__file__).parent
 # A module or package of specjax -> its layer. A longer name overrides the package it lies in.
 LAYERS = {
     "types": 0,
+    "request": 1,
     "sampling": 1,
     "processors": 1,
     "cache": 1,

@@ -19,8 +19,9 @@ from specjax.processors import (
     process,
     start_history,
 )
+from specjax.request import make_request
 from specjax.testing.models import tiny_transformer
-from specjax.types import PADDING, make_request
+from specjax.types import PADDING
 
 V = 6
 LOGITS = jnp.array([[2.0, -1.0, 0.5, 3.0, -jnp.inf, 1.0]])

@@ -11,8 +11,8 @@ import pytest
 
 from specjax import sampling
 from specjax.acceptance import Rejection
+from specjax.request import make_request
 from specjax.testing.law import draw_law
-from specjax.types import make_request
 
 V, ROWS = 12, 8
 

@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 import pytest
 
 from specjax import sharding
-from specjax.types import make_request
+from specjax.request import make_request
 
 REPOSITORY = Path(__file__).parent.parent
 FLAGS = (

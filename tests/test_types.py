@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.types import PADDING, Proposal, Request, Verdict, make_request
+from specjax.request import make_request
+from specjax.types import PADDING, Proposal, Request, Verdict
 
 
 def test_request_broadcasts_scalars_and_fixes_every_dtype():

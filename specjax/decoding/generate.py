@@ -38,7 +38,7 @@ def generate(
       program: what to run; static.
       params: (target params, draft params), on one device or on one mesh.
       prompts: [B, P] int32, right-padded; row b holds ``request.prompt_length[b]`` tokens.
-      request: from :func:`specjax.types.make_request`.
+      request: from :func:`specjax.request.make_request`.
 
     Returns:
       The final state, arrays [B, ...]. Tokens past a row's length are 0.

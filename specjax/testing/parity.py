@@ -12,7 +12,8 @@ from specjax import processors, sampling
 from specjax.acceptance import Coupled
 from specjax.decoding.warping import active_in, warp_of
 from specjax.models.language_model import LanguageModel
-from specjax.types import PADDING, DecodeState, Params, Request, make_request
+from specjax.request import make_request
+from specjax.types import PADDING, DecodeState, Params, Request
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

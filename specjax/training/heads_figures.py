@@ -19,11 +19,12 @@ from specjax.drafters.medusa import Medusa, MedusaTree
 from specjax.models.heads.heads import HeadParams, Heads
 from specjax.models.heads.medusa import MedusaConfig
 from specjax.models.language_model import TransformerLM
+from specjax.request import make_request
 from specjax.training.heads import Frozen, columns_of
 from specjax.training.heads_stream import NONE, ResponseStream
 from specjax.trees.builders import greedy_tree
 from specjax.trees.topology import Choices
-from specjax.types import Array, Params, make_request
+from specjax.types import Array, Params
 
 TOP = 10  # ranks in tables, as Medusa's
 CHUNK = 256  # positions ranked at once

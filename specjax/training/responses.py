@@ -24,7 +24,8 @@ from specjax.decoding.generate import generate
 from specjax.decoding.program import Program, buffer_length
 from specjax.drafters.recorder import Recorder
 from specjax.models.language_model import TransformerLM
-from specjax.types import Params, make_request
+from specjax.request import make_request
+from specjax.types import Params
 
 LINE = ("id", "temperature", "prompt_tokens", "response_tokens")  # keys of a response on disk
 

@@ -15,7 +15,8 @@ import numpy as np
 from specjax.acceptance.rejection import Rejection
 from specjax.decoding.autoregressive import autoregressive
 from specjax.models.language_model import LanguageModel
-from specjax.types import Params, make_request
+from specjax.request import make_request
+from specjax.types import Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

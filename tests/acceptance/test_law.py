@@ -15,10 +15,11 @@ import pytest
 from specjax import sampling
 from specjax.acceptance import Block, Rejection
 from specjax.acceptance.chain import Coins
+from specjax.request import make_request
 from specjax.testing import controls
 from specjax.testing.law import draw_law, enumerate_drafts, joint_law, outcomes, random_law, round_law
 from specjax.testing.rounds import rounds_law
-from specjax.types import Proposal, make_request
+from specjax.types import Proposal
 
 TOLERANCE = 1e-6
 TABLES, V = 25, 3

@@ -22,8 +22,9 @@ from specjax.drafters.ngram import NgramDrafter, fit_bigram
 from specjax.drafters.prompt_lookup import PromptLookup
 from specjax.models.table import TableLM
 from specjax.processors import make_processors
+from specjax.request import make_request
 from specjax.testing.decoding_law import decoding_law, forced_round
-from specjax.types import PADDING, make_request
+from specjax.types import PADDING
 
 V, GAMMA, LENGTH, STOP = 3, 2, 3, 2
 TOLERANCE = 1e-6

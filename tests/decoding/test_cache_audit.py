@@ -14,8 +14,8 @@ from specjax.decoding import Program, buffer_length, prefill
 from specjax.decoding.round import decode_round
 from specjax.decoding.warping import active_in
 from specjax.drafters.model import ModelDrafter
+from specjax.request import make_request
 from specjax.testing.models import tiny_transformer
-from specjax.types import make_request
 
 V, GAMMA, NEW = 8, 3, 24
 TARGET, TARGET_PARAMS = tiny_transformer(vocab_size=V, seed=3)

@@ -13,10 +13,10 @@ import pytest
 from specjax.acceptance import Block, Coupled, Rejection
 from specjax.decoding import Program, buffer_length, generate
 from specjax.drafters.model import ModelDrafter
+from specjax.request import make_request
 from specjax.testing.controls import ResampleTarget
 from specjax.testing.models import tiny_transformer
 from specjax.testing.statistics import chi_square, count_outcomes, model_joint, power
-from specjax.types import make_request
 
 V, LENGTH, GAMMA = 5, 3, 2
 BATCH, BATCHES = 20_000, 10

@@ -16,9 +16,9 @@ import pytest
 from specjax.acceptance import Block, Coupled, Rejection
 from specjax.decoding import autoregressive, generate
 from specjax.drafters import theory
+from specjax.request import make_request
 from specjax.testing.controls import SoftmaxResidual
 from specjax.testing.parity import divergences
-from specjax.types import make_request
 
 # The last is wrong on purpose: its residual revives tokens of no mass.
 RULES = (Rejection(), Block(), Coupled(), SoftmaxResidual())

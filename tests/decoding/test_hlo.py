@@ -20,7 +20,7 @@ from specjax.drafters.model import ModelDrafter
 from specjax.models.decoder import DecoderConfig
 from specjax.models.language_model import from_config, init_params
 from specjax.processors import make_processors
-from specjax.types import make_request
+from specjax.request import make_request
 from tests.decoding.guessed_tree import GuessedTree
 
 MAX_LEN, HEADS, HEAD_DIM = 77, 2, 16  # sizes that no other array of the loop has

@@ -9,7 +9,7 @@ from specjax.acceptance import Rejection
 from specjax.decoding import Program
 from specjax.decoding.commit import _cut
 from specjax.models.table import TableLM
-from specjax.types import make_request
+from specjax.request import make_request
 
 PROGRAM = Program(target=TableLM(vocab_size=3, context=24), rule=Rejection(), max_len=32)
 

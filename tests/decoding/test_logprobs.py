@@ -13,9 +13,10 @@ from specjax.decoding import Program, autoregressive, buffer_length, generate
 from specjax.drafters.model import ModelDrafter
 from specjax.models.table import TableLM
 from specjax.processors import make_processors
+from specjax.request import make_request
 from specjax.testing.models import tiny_transformer
 from specjax.testing.parity import divergences
-from specjax.types import ACCEPTED, BONUS, RESIDUAL, make_request
+from specjax.types import ACCEPTED, BONUS, RESIDUAL
 
 V, GAMMA, NEW = 12, 3, 16
 TARGET, TARGET_PARAMS = tiny_transformer(vocab_size=V, seed=3)

@@ -13,9 +13,10 @@ from specjax.acceptance import Block, Coupled, Rejection
 from specjax.decoding import Program, buffer_length, generate, prefill, stream
 from specjax.decoding.generate import decode_donated
 from specjax.drafters.model import ModelDrafter
+from specjax.request import make_request
 from specjax.testing.models import tiny_transformer
 from specjax.testing.parity import divergences, token_rows
-from specjax.types import ACCEPTED, BONUS, PADDING, RESIDUAL, make_request
+from specjax.types import ACCEPTED, BONUS, PADDING, RESIDUAL
 
 V, GAMMA, PROMPT, NEW = 8, 3, 6, 18
 TARGET, TARGET_PARAMS = tiny_transformer(vocab_size=V, seed=3, layers=2)

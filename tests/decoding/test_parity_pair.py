@@ -22,8 +22,8 @@ from specjax.drafters import ngram
 from specjax.drafters.model import ModelDrafter
 from specjax.drafters.prompt_lookup import PromptLookup
 from specjax.models import huggingface
+from specjax.request import make_request
 from specjax.testing.parity import divergences, margin
-from specjax.types import make_request
 
 FOLDER = pathlib.Path(os.environ.get("SPECJAX_PAIR", pathlib.Path(specjax.__file__).parent / "assets"))
 GAMMAS, NUM_PROMPTS, PROMPT, NEW = (1, 3, 7, 11), 12, 40, 32

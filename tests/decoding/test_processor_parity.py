@@ -14,8 +14,8 @@ from specjax.drafters.ngram import NgramDrafter, fit_bigram
 from specjax.drafters.prompt_lookup import PromptLookup
 from specjax.models.table import TableLM
 from specjax.processors import make_processors
+from specjax.request import make_request
 from specjax.testing.parity import Divergence, divergences, margin, token_rows
-from specjax.types import make_request
 
 V, GAMMA, NEW, STOP = 7, 4, 20, 6
 TARGET, DRAFT = TableLM(vocab_size=V, order=2), TableLM(vocab_size=V)

@@ -10,8 +10,8 @@ from specjax.drafters import ngram, theory
 from specjax.drafters.model import ModelDrafter
 from specjax.drafters.prompt_lookup import PromptLookup
 from specjax.models.table import TableLM
+from specjax.request import make_request
 from specjax.testing.parity import divergences, token_rows
-from specjax.types import make_request
 
 V, GAMMA, PROMPT, NEW = 6, 5, 4, 16
 MAX_LEN = buffer_length(PROMPT, NEW, GAMMA)

@@ -15,8 +15,9 @@ from specjax.decoding.tree_round import decode_tree_round
 from specjax.decoding.warping import active_in
 from specjax.drafters.tree_model import TreeModelDrafter
 from specjax.models.language_model import from_config
+from specjax.request import make_request
 from specjax.testing.models import tiny_transformer
-from specjax.types import Array, Outcome, make_request, pytree
+from specjax.types import Array, Outcome, pytree
 
 pytestmark = pytest.mark.usefixtures("compile_fast")
 

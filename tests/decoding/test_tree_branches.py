@@ -7,12 +7,13 @@ import pytest
 from specjax.acceptance import OneHotWalk, RecursiveRejection, Rejection, SpecInfer, Traversal, Typical
 from specjax.decoding import Program, autoregressive, buffer_length, generate
 from specjax.drafters.theory import Truth
+from specjax.request import make_request
 from specjax.testing.models import tiny_transformer
 from specjax.testing.parity import divergences
 from specjax.testing.tree_drafters import ScriptedTree, ScriptedTreeParams
 from specjax.trees.builders import fixed_branching
 from specjax.trees.topology import from_choices
-from specjax.types import ACCEPTED, BONUS, RESIDUAL, make_request
+from specjax.types import ACCEPTED, BONUS, RESIDUAL
 
 pytestmark = pytest.mark.usefixtures("compile_fast")
 

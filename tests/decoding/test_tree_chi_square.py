@@ -15,10 +15,10 @@ import pytest
 from specjax.acceptance import OneHotWalk, RecursiveRejection, SpecInfer, Traversal, Typical
 from specjax.decoding import Program, buffer_length, generate
 from specjax.drafters.tree_model import TreeModelDrafter
+from specjax.request import make_request
 from specjax.testing.controls import Lossy
 from specjax.testing.models import tiny_transformer
 from specjax.testing.statistics import chi_square, count_outcomes, model_joint, power
-from specjax.types import make_request
 
 V, LENGTH = 5, 3
 BATCH, BATCHES = 20_000, 3

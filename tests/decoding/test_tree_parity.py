@@ -19,10 +19,10 @@ from specjax.data.tokenizers import load_tokenizer
 from specjax.decoding import Program, autoregressive, buffer_length, generate, stream
 from specjax.drafters.tree_model import TreeModelDrafter
 from specjax.models import huggingface
+from specjax.request import make_request
 from specjax.testing.models import tiny_transformer
 from specjax.testing.parity import divergences, margin, token_rows
 from specjax.trees.builders import fixed_branching
-from specjax.types import make_request
 
 V, PROMPT, NEW = 8, 6, 18
 TARGET, TARGET_PARAMS = tiny_transformer(vocab_size=V, seed=3)

@@ -17,8 +17,9 @@ from specjax.decoding import Program, buffer_length, generate
 from specjax.decoding.warping import active_in
 from specjax.drafters.tree_model import TreeModelDrafter
 from specjax.processors import make_processors
+from specjax.request import make_request
 from specjax.testing.models import tiny_transformer
-from specjax.types import ACCEPTED, BONUS, RESIDUAL, make_request
+from specjax.types import ACCEPTED, BONUS, RESIDUAL
 
 pytestmark = pytest.mark.usefixtures("compile_fast")
 

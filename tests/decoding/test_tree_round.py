@@ -10,7 +10,8 @@ from specjax.decoding.program import Program, buffer_length
 from specjax.drafters.prompt_lookup import PromptLookup
 from specjax.models.decoder import DecoderConfig
 from specjax.models.language_model import from_config, init_params
-from specjax.types import BONUS, RESIDUAL, make_request
+from specjax.request import make_request
+from specjax.types import BONUS, RESIDUAL
 from tests.decoding.guessed_tree import GuessedTree
 
 CONFIG = DecoderConfig(

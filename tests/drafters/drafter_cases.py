@@ -15,7 +15,8 @@ from specjax.drafters import ngram, theory
 from specjax.drafters.model import ModelDrafter
 from specjax.drafters.prompt_lookup import PromptLookup
 from specjax.models.table import TableLM
-from specjax.types import Outcome, make_request
+from specjax.request import make_request
+from specjax.types import Outcome
 
 V, MAX_LEN, MAX_GAMMA = 7, 32, 3
 TARGET, DRAFT = TableLM(vocab_size=V, order=2), TableLM(vocab_size=V)

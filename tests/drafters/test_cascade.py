@@ -12,7 +12,7 @@ from specjax.decoding import generate
 from specjax.drafters.cascade import Cascade
 from specjax.drafters.model import ModelDrafter
 from specjax.drafters.prompt_lookup import PromptLookup
-from specjax.types import make_request
+from specjax.request import make_request
 
 GAMMAS = (1, 3)
 CASCADE = Cascade(

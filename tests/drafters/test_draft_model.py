@@ -18,7 +18,7 @@ from specjax.drafters.theory import Opposite
 from specjax.models.decoder import DecoderConfig
 from specjax.models.language_model import from_config, init_params
 from specjax.models.table import TableLM
-from specjax.types import make_request
+from specjax.request import make_request
 
 CONFIG = DecoderConfig(
     vocab_size=11,

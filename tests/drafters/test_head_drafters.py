@@ -23,7 +23,8 @@ from specjax.models.heads.heads import from_config, head_params, init_network
 from specjax.models.heads.medusa import MedusaConfig
 from specjax.models.language_model import from_config as model_from_config
 from specjax.models.language_model import init_params
-from specjax.types import Outcome, make_request
+from specjax.request import make_request
+from specjax.types import Outcome
 
 V, D, H = 6, 8, 3
 CONFIG = DecoderConfig(

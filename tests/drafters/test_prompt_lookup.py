@@ -15,7 +15,7 @@ from specjax.acceptance import Rejection
 from specjax.decoding import Program, generate
 from specjax.drafters.prompt_lookup import PromptLookup, find_match
 from specjax.models.table import TableLM
-from specjax.types import make_request
+from specjax.request import make_request
 
 SIZE = 16
 search = jax.jit(find_match, static_argnums=(2, 3))

@@ -12,7 +12,7 @@ from specjax.acceptance import Rejection
 from specjax.decoding import Program, autoregressive, generate
 from specjax.drafters import theory
 from specjax.drafters.model import ModelDrafter
-from specjax.types import make_request
+from specjax.request import make_request
 
 GAMMA, NEW, BATCH = 3, 40, 40
 PROMPTS = jnp.stack([jnp.arange(BATCH) // V, jnp.arange(BATCH) % V], axis=1)

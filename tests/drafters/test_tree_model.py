@@ -13,10 +13,11 @@ from specjax.acceptance import OneHotWalk, RecursiveRejection, Rejection, SpecIn
 from specjax.drafters.model import ModelDrafter
 from specjax.drafters.tree_model import TreeModelDrafter
 from specjax.models.table import TableLM
+from specjax.request import make_request
 from specjax.testing.models import tiny_transformer
 from specjax.trees.builders import fixed_branching
 from specjax.trees.topology import check_tree, from_choices
-from specjax.types import Outcome, make_request
+from specjax.types import Outcome
 
 V, MAX_LEN = 7, 40
 MODEL, PARAMS = tiny_transformer(vocab_size=V, seed=1, layers=2)

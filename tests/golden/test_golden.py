@@ -19,8 +19,8 @@ from specjax.decoding.generate import generate
 from specjax.decoding.program import Program, buffer_length
 from specjax.drafters.model import ModelDrafter
 from specjax.models import huggingface
+from specjax.request import make_request
 from specjax.testing.parity import divergences, margin
-from specjax.types import make_request
 
 HERE = Path(__file__).parent
 RANDOM = {name: HERE / name for name in ("tied", "untied")}

@@ -20,7 +20,7 @@ from specjax.decoding.program import Program, buffer_length
 from specjax.drafters.model import ModelDrafter
 from specjax.models import huggingface
 from specjax.models.language_model import from_config, logical_axes
-from specjax.types import make_request
+from specjax.request import make_request
 
 HERE = Path(__file__).parent / "families"
 

@@ -15,7 +15,7 @@ from specjax.decoding.autoregressive import autoregressive
 from specjax.decoding.generate import generate
 from specjax.decoding.program import Program, buffer_length
 from specjax.drafters.prompt_lookup import PromptLookup
-from specjax.types import make_request
+from specjax.request import make_request
 
 NAME = "smollm2-135m-instruct-q4_1"
 EVERY = 96  # of the logits one in so many is kept

@@ -12,8 +12,8 @@ from specjax.decoding.generate import generate
 from specjax.decoding.program import Program, buffer_length
 from specjax.drafters.model import ModelDrafter
 from specjax.models.language_model import from_config
+from specjax.request import make_request
 from specjax.testing.models import tiny_transformer
-from specjax.types import make_request
 
 TARGET_IDS, DRAFT_IDS = 100, 96  # of the two tokenizers; the models have 128 and 104 rows
 GAMMA, NEW = 3, 24

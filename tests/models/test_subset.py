@@ -20,8 +20,8 @@ from specjax.models.folder import Folder
 from specjax.models.language_model import from_config, init_params
 from specjax.models.layer_skip import keep_layers
 from specjax.models.sources import open_checkpoint
+from specjax.request import make_request
 from specjax.testing.models import tiny_transformer
-from specjax.types import make_request
 
 V = 12
 TARGET, TARGET_PARAMS = tiny_transformer(vocab_size=V, seed=0, layers=2)

@@ -19,7 +19,7 @@ from specjax.decoding.program import Program, buffer_length
 from specjax.drafters.model import ModelDrafter
 from specjax.models.decoder import DecoderConfig
 from specjax.models.language_model import from_config, init_params, logical_axes
-from specjax.types import make_request
+from specjax.request import make_request
 
 MESHES = [(8, 1), (1, 2), (2, 2), (4, 2)]
 RULES = [Rejection(), Block(), Coupled()]

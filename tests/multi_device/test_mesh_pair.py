@@ -18,8 +18,8 @@ from specjax.decoding.program import Program, buffer_length
 from specjax.drafters.model import ModelDrafter
 from specjax.models import huggingface
 from specjax.models.language_model import logical_axes
+from specjax.request import make_request
 from specjax.testing.parity import divergences, margin
-from specjax.types import make_request
 
 ASSETS = Path(specjax.__file__).parent / "assets"
 BATCH, PROMPT, NEW, GAMMA = 8, 12, 24, 3
