@@ -77,7 +77,7 @@ def source_of(name: str, known: dict[str, epath.Path]) -> epath.PathLike:
 
 def check_name(key: str, name: str, known: Iterable[str], sources: bool = True) -> None:
     """ValueError, with the key of the config and the nearest name, for one that nobody knows."""
-    if name in known or (sources and is_source(name)):
+    if name in known or (sources and name and is_source(name)):
         return
     others = ", or a folder, hf://org/name or a .gguf file" * sources
     raise ValueError(f"config.{key}: unknown {name!r}; {nearest(name, known)}{others}")

@@ -17,6 +17,8 @@ def split_files(
 
     ValueError for a folder without enough files, or written by another target.
     """
+    if held_out < 1:
+        raise ValueError(f"config.held_out_files: must be at least 1, got {held_out}")
     training: list[epath.Path] = []
     kept: list[epath.Path] = []
     named = [folders] if isinstance(folders, str) else folders or ("",)

@@ -33,12 +33,21 @@ def main(argv: list[str]) -> None:
     try:
         settings = dataclasses.replace(launch.read_settings(CONFIG), num_prompts=1, batch_size=1)
         cell = first_cell(settings)
-        own = None if TEXT.value is None else (Prompt(id="--text", text=TEXT.value),)
+        own = None if TEXT.value is None else (own_prompt(TEXT.value),)
         plan = prepare(dataclasses.replace(settings, drafters=(cell.drafter,)), own)
         compilation.keep_on_disk(compilation.DEFAULT_CACHE)
     except ValueError as error:
         launch.fail(str(error))
     Console(soft_wrap=True).print(trace.to_text(decode(plan, cell)))
+
+
+def own_prompt(text: str) -> Prompt:
+    """Raises ValueError for bytes of the command line that are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"--text: not UTF-8 text ({error.reason} at character {error.start})") from None
+    return Prompt(id="--text", text=text)
 
 
 def first_cell(settings: SweepSettings) -> Cell:

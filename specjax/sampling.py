@@ -46,7 +46,7 @@ def warp(logits: Array, sampling: SamplingParams, active: ActiveFilters | None =
     temperature below ``GREEDY_BELOW`` gives a one-hot at the first maximum,
     whatever the filters say. Logits of -inf have probability 0.
 
-    >>> from specjax.types import make_request
+    >>> from specjax.request import make_request
     >>> row = jax.tree.map(lambda x: x[0], make_request(
     ...     prompt_length=[1], max_new_tokens=1, seed=0, temperature=1.0, top_k=2).sampling)
     >>> [f"{p:.3f}" for p in warp(jnp.log(jnp.array([[.5, .3, .15, .05]])), row)[0]]

@@ -8,6 +8,7 @@ target's own. Training on some of that is the on-policy part of DistillSpec
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +30,14 @@ class SelfGenerated:
     batch_size: int = 64
 
     def __post_init__(self) -> None:
+        for name in ("batch_size", "prompt_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"self_generated.{name} must be at least 1, got {getattr(self, name)}")
+        numbers = [t for t in self.temperatures if isinstance(t, int | float) and 0 <= t < math.inf]
+        if not numbers or len(numbers) < len(self.temperatures):
+            raise ValueError(
+                f"self_generated.temperatures {self.temperatures} must be numbers of at least 0, one or more"
+            )
         if self.rows <= 0 or self.rows % self.batch_size:
             raise ValueError(f"rows {self.rows} must be a positive multiple of batch_size {self.batch_size}")
 

@@ -109,6 +109,11 @@ def test_ids_to_ban_or_bias_are_the_targets(tiny, key, value):
     assert f"config.{key}: token 280 is not one of big's, which are 0..279" in refusal(tiny | {key: value})
 
 
+def test_a_cascade_without_a_model(tiny):
+    fields = tiny | {"drafters": ("prompt_lookup+",), "gammas": (7,)}
+    assert "config.drafters: unknown ''" in refusal(fields)
+
+
 def test_a_batch_larger_than_the_prompts(tiny):
     with pytest.raises(ValueError, match=r"config\.batch_size: 3 is above config\.num_prompts.*nearest is 2"):
         SweepSettings(**tiny | {"batch_size": 3})

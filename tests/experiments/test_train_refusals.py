@@ -22,6 +22,7 @@ from specjax.models.language_model import from_config
 from specjax.models.sources import open_checkpoint
 from specjax.training.checkpoints import claim_workdir
 from specjax.training.heads_stream import Response
+from specjax.training.self_generated import SelfGenerated
 
 HEADS = train_medusa_smollm2.get_config().to_dict()
 
@@ -88,6 +89,8 @@ def test_responses_named_twice(pair, tmp_path):
         (tmp_path / f"responses-{number}.jsonl").write_text("")
     (tmp_path / "config.json").write_text(json.dumps({"weights_sha256": checkpoint.weights_hash()}))
     assert [len(files) for files in split_files([str(tmp_path)], 1, checkpoint)] == [1, 1]
+    with pytest.raises(ValueError, match=r"config\.held_out_files: must be at least 1, got 0"):
+        split_files([str(tmp_path)], 0, checkpoint)
     with pytest.raises(ValueError, match=r"config\.responses: .* is named twice"):
         split_files([str(tmp_path), f"{tmp_path}/"], 1, checkpoint)
 
@@ -165,3 +168,18 @@ def test_sweep_keys_in_the_words_of_another_main():
     error = ValueError("--config.drafters and config.draftersx, config.gammas")
     told = launch.in_words_of({"config.drafters": "--draft", "config.gammas": "--gammas"}, error)
     assert told == "--draft and config.draftersx, --gammas"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"batch_size": 0}, r"self_generated\.batch_size must be at least 1, got 0"),
+        ({"prompt_length": 0}, r"self_generated\.prompt_length must be at least 1, got 0"),
+        ({"temperatures": (0.0, math.nan)}, r"self_generated\.temperatures \(0\.0, nan\) must be numbers"),
+        ({"temperatures": ()}, r"self_generated\.temperatures \(\) must be numbers"),
+    ],
+)
+def test_text_of_a_teachers_own(changes, told):
+    SelfGenerated(rows=64)
+    with pytest.raises(ValueError, match=told):
+        SelfGenerated(**{"rows": 64} | changes)
