@@ -16,6 +16,7 @@ import rich.console
 
 from experiments.models import open_target
 from experiments.response_files import split_files
+from experiments.settings import check_folder
 from experiments.train_run import Display
 from specjax.models import huggingface, subset
 from specjax.models.checkpoint import Checkpoint
@@ -35,6 +36,7 @@ OUTSIDE = ("held_out_files", "layers", "rare_ids", "rare_rank", "greedy", "start
 
 def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Console) -> None:
     """Cuts the draft out of the target, trains it, writes its folder."""
+    check_folder("config.export", settings["export"])
     checkpoint = open_target(settings["target"])
     files, held_out_files = split_files(settings["responses"], settings["held_out_files"], checkpoint)
     target, target_params = huggingface.load_checkpoint(checkpoint)
@@ -132,6 +134,8 @@ def _counts(files: list[epath.Path], vocab_size: int) -> np.ndarray:
     counts = np.zeros(vocab_size, np.int64)
     for path in files:
         for line in read_lines(path):
+            if (highest := max(line["response_tokens"], default=0)) >= vocab_size:
+                raise ValueError(f"{path}: id {highest}, but the target's are 0..{vocab_size - 1}")
             np.add.at(counts, line["response_tokens"], 1)
     return counts
 

@@ -47,6 +47,6 @@ def _weights_of(config: epath.Path) -> str | None:
     """The hash of the target that wrote a folder, if it says so."""
     try:
         stored = json.loads(config.read_text()) if config.exists() else {}
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"config.responses: {config} is not JSON ({error})") from None
     return stored.get("weights_sha256") if isinstance(stored, dict) else None

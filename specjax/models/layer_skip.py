@@ -19,7 +19,9 @@ def keep_layers(model: TransformerLM, params: Params, layers: Sequence[int]) -> 
     Raises ValueError for a layer that is not there.
     """
     config = model.config
-    if not layers or not all(0 <= layer < config.num_hidden_layers for layer in layers):
+    if not layers or not all(
+        type(layer) is int and 0 <= layer < config.num_hidden_layers for layer in layers
+    ):
         raise ValueError(f"layers {tuple(layers)} must be some of 0..{config.num_hidden_layers - 1}")
     windows = tuple(config.windows[layer] for layer in layers)
     fewer = dataclasses.replace(

@@ -104,6 +104,9 @@ def read_lines(path: epath.Path) -> list[dict]:
         absent = [key for key in LINE if key not in line] if isinstance(line, dict) else LINE
         if absent:
             raise ValueError(f"{path}, line {number} is no response: it lacks {', '.join(absent)}")
+        for key in ("prompt_tokens", "response_tokens"):
+            if not isinstance(line[key], list) or not all(type(t) is int and t >= 0 for t in line[key]):
+                raise ValueError(f"{path}, line {number}: {key} must be a list of token ids")
         lines.append(line)
     return lines
 

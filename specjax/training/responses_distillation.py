@@ -114,7 +114,10 @@ def plan_pass(rows: ResponseRows, num_tokens: int, order: np.ndarray) -> list[Ba
 def read_features(path: epath.Path) -> np.ndarray:
     if not path.exists():
         raise ValueError(f"no file {path}: features lie beside their responses, write them again")
-    ((_, view),) = safetensors.deserialize(path.read_bytes())
+    try:
+        ((_, view),) = safetensors.deserialize(path.read_bytes())
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from None
     return np.frombuffer(view["data"], ml_dtypes.bfloat16).reshape(view["shape"])
 
 

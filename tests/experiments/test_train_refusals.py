@@ -14,7 +14,7 @@ from test_distill import respond_settings
 from tiny_pair import tiny_config
 
 from configs import profile_smollm2, train_medusa_smollm2
-from experiments import launch, respond_run, train_heads_checks
+from experiments import distill_run, launch, respond_run, train_heads_checks
 from experiments.profile_setup import ProfileSettings, set_up
 from experiments.response_files import split_files
 from experiments.settings import check_folder
@@ -22,6 +22,8 @@ from specjax.models.language_model import from_config
 from specjax.models.sources import open_checkpoint
 from specjax.training.checkpoints import claim_workdir
 from specjax.training.heads_stream import Response
+from specjax.training.responses import features_path, read_lines
+from specjax.training.responses_distillation import read_features
 from specjax.training.self_generated import SelfGenerated
 
 HEADS = train_medusa_smollm2.get_config().to_dict()
@@ -183,3 +185,24 @@ def test_text_of_a_teachers_own(changes, told):
     SelfGenerated(rows=64)
     with pytest.raises(ValueError, match=told):
         SelfGenerated(**{"rows": 64} | changes)
+
+
+@pytest.mark.parametrize("tokens", ["abc", [1, -7], [1.5], None])
+def test_tokens_of_a_response_are_ids(tokens, tmp_path):
+    path = epath.Path(tmp_path / "responses-00000.jsonl")
+    good = {"id": "0", "temperature": 0.0, "prompt_tokens": [1], "response_tokens": [2]}
+    path.write_text(json.dumps(good) + "\n" + json.dumps(good | {"response_tokens": tokens}) + "\n")
+    with pytest.raises(ValueError, match=r"line 2: response_tokens must be a list of token ids"):
+        read_lines(path)
+
+
+def test_features_cut_short_and_ids_of_another_vocabulary(tmp_path):
+    path = epath.Path(tmp_path / "responses-00000.jsonl")
+    features_path(path).write_bytes(b"")
+    with pytest.raises(ValueError, match=r"features-00000\.safetensors is not a safetensors file"):
+        read_features(features_path(path))
+    line = {"id": "0", "temperature": 0.0, "prompt_tokens": [1], "response_tokens": [9]}
+    path.write_text(json.dumps(line) + "\n")
+    assert distill_run._counts([path], 10)[9] == 1
+    with pytest.raises(ValueError, match=r"id 9, but the target's are 0\.\.8"):
+        distill_run._counts([path], 9)
