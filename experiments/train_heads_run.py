@@ -35,7 +35,7 @@ from specjax.models.language_model import TransformerLM
 from specjax.sharding import make_mesh
 from specjax.training.checkpoints import claim_workdir, write_whole
 from specjax.training.heads import Frozen, HeadsLoss, HeadsTask, mean_weights, medusa_weights
-from specjax.training.heads_figures import Decoding, HeadsEvaluation, rank_accuracies
+from specjax.training.heads_figures import Decoding, HeadsEvaluation
 from specjax.training.heads_stream import (
     CachedFeatures,
     ComputedFeatures,
@@ -46,6 +46,7 @@ from specjax.training.heads_stream import (
 )
 from specjax.training.loop import train
 from specjax.training.recipe import Recipe, Stage
+from specjax.trees.label_ranks import rank_accuracies
 from specjax.types import Params
 
 TAPS = ("final",)

@@ -13,8 +13,9 @@ import numpy as np
 
 from specjax.models.heads.heads import Heads
 from specjax.sharding import DATA, replicate
-from specjax.training.heads_stream import NONE, ResponseStream
+from specjax.training.heads_stream import ResponseStream
 from specjax.training.recipe import Recipe
+from specjax.trees.label_ranks import NONE
 from specjax.types import Array, Params, pytree
 
 Batch = dict[str, Any]  # of arrays

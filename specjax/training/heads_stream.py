@@ -20,9 +20,8 @@ import numpy as np
 from specjax.models.language_model import TransformerLM
 from specjax.training.responses import features_path, read_lines
 from specjax.training.responses_distillation import read_features
+from specjax.trees.label_ranks import NONE
 from specjax.types import Array, Params
-
-NONE = -1  # a label that does not exist
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,21 +12,14 @@ import pytest
 
 from specjax.models.config import DecoderConfig
 from specjax.models.heads.blockwise import BlockwiseConfig
-from specjax.models.heads.heads import from_config, init_network, vocabulary_projection
+from specjax.models.heads.heads import HeadParams, from_config, init_network, vocabulary_projection
 from specjax.models.heads.medusa import MedusaConfig
+from specjax.models.heads.ranks import label_ranks
 from specjax.models.language_model import from_config as model_from_config
 from specjax.models.language_model import init_params
 from specjax.training.heads import Frozen, HeadsLoss, HeadsTask, mean_weights, medusa_weights
-from specjax.training.heads_figures import (
-    MISSED,
-    Decoding,
-    HeadsEvaluation,
-    label_ranks,
-    predicted_tau,
-    rank_accuracies,
-)
+from specjax.training.heads_figures import Decoding, HeadsEvaluation
 from specjax.training.heads_stream import (
-    NONE,
     CachedFeatures,
     ComputedFeatures,
     make_stream,
@@ -35,6 +28,7 @@ from specjax.training.heads_stream import (
 from specjax.training.loop import train
 from specjax.training.recipe import Recipe, Stage
 from specjax.training.responses import PromptTokens, Sampling, make_batches, respond
+from specjax.trees.label_ranks import MISSED, NONE, predicted_tau, rank_accuracies
 
 V, D, H = 10, 8, 3
 CONFIG = DecoderConfig(
@@ -219,7 +213,8 @@ def test_responses_of_another_tokenizer_and_missing_features(files, tmp_path):
 
 def test_ranks_are_those_of_a_sort(stream, network):
     features, labels = stream.window(np.array([0]), 20, H)
-    ranks = np.asarray(label_ranks(HEADS, network, FROZEN, features[0, :20], labels[0]))
+    params = HeadParams(network=network, table=FROZEN.table, ids=jnp.asarray(IDS))
+    ranks = np.asarray(label_ranks(HEADS, params, features[0, :20].astype(np.float32), labels[0]))
     states = HEADS.states(network, features[0, :20].astype(np.float32))
     for t, head in itertools.product(range(20), range(H)):
         label = labels[0, t, head]
