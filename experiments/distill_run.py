@@ -6,6 +6,7 @@ Apart from its main, which defines flags: several mains cannot be imported into 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from typing import Any
 
@@ -43,21 +44,24 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
     table = np.asarray(target_params["embed_tokens"])
     counts = _counts(files, len(table))
     draft = _start(settings, target, target_params, counts, checkpoint.stop_tokens())
-    maps = subset.maps(draft.ids, table)
     recipe = _recipe(settings, draft.config)
+    maps = subset.maps(draft.ids, table)
     identity = {"target_sha256": checkpoint.weights_hash(), "responses": [str(path) for path in files]}
     outside = {key: settings[key] for key in OUTSIDE}
     claim_workdir(workdir, {**dataclasses.asdict(recipe), **outside, **identity})
-    context = settings["context"]
-    task = ResponsesTask(
-        recipe=recipe,
-        vocab_size=len(table),
-        start=draft.params,
-        head=jax.device_put(table[draft.ids]),
-        greedy=settings["greedy"],
-        training=load_rows(files, context, maps["read"]),
-        held_out=load_rows(held_out_files, context, maps["read"]),
-    )
+    rows = functools.partial(load_rows, context=settings["context"], read=maps["read"])
+    try:
+        task = ResponsesTask(
+            recipe=recipe,
+            vocab_size=len(table),
+            start=draft.params,
+            head=jax.device_put(table[draft.ids]),
+            greedy=settings["greedy"],
+            training=rows(files),
+            held_out=rows(held_out_files),
+        )
+    except ValueError as error:
+        raise ValueError(f"config.responses: {error}") from None
     tokens = sum(map(len, task.training.features))
     console.print(f"{tokens:,} response tokens in {len(task.training.tokens)} rows; before training:")
     console.print({name: round(value, 4) for name, value in task.evaluate(task.start).items()})

@@ -43,7 +43,7 @@ def load(folder: epath.PathLike) -> Any:
 def _widen(model: Any, vocabulary: dict[str, torch.Tensor]) -> None:
     """Has a model of K ids read and write all V of its target's (:mod:`specjax.models.subset`)."""
     read, write = vocabulary["read"].long(), vocabulary["write"].long()
-    rows, basis = (vocabulary[name].float() if name in vocabulary else None for name in subset.RARE)
+    rare = tuple(vocabulary[name].float() for name in subset.RARE if name in vocabulary)
 
     class Embedding(torch.nn.Module):
         def __init__(self, inner: torch.nn.Module):
@@ -52,11 +52,12 @@ def _widen(model: Any, vocabulary: dict[str, torch.Tensor]) -> None:
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             known, frequent = read[ids], len(self.inner.weight)
-            if rows is None:
-                return self.inner(known)
-            rare = rows[(known - frequent).clamp(min=0)] @ basis
+            found = self.inner(known.clamp(max=frequent - 1))
+            if not rare:
+                return found
+            rows, basis = rare
             return torch.where(
-                (known >= frequent)[..., None], rare, self.inner(known.clamp(max=frequent - 1))
+                (known >= frequent)[..., None], rows[(known - frequent).clamp(min=0)] @ basis, found
             )
 
     class Head(torch.nn.Module):
@@ -65,7 +66,10 @@ def _widen(model: Any, vocabulary: dict[str, torch.Tensor]) -> None:
             self.inner = inner
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            known = [self.inner(x)] if rows is None else [self.inner(x), x @ basis.T @ rows.T]
+            known = [self.inner(x)]
+            if rare:
+                rows, basis = rare
+                known.append(x @ basis.T @ rows.T)
             outside = torch.full((*x.shape[:-1], 1), float("-inf"))
             return torch.cat([*known, outside], dim=-1)[..., write]
 

@@ -133,6 +133,10 @@ class ModelDrafter:
             (cache, drafts), qs = jax.lax.scan(step, (cache, drafts.at[0].set(token)), later)
             probs = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), q, qs)
         num_drafted = jnp.minimum(jnp.minimum(num_wanted, gamma), self._room(length))
+        if probs is not None:
+            # Where all that the draft model knows is banned it has no law, and nothing was drawn.
+            of_token = jnp.take_along_axis(probs, drafts[:, None], axis=1, mode="clip")[:, 0]
+            num_drafted = jnp.minimum(num_drafted, jnp.cumprod(of_token > 0).sum(dtype=jnp.int32))
         proposal = Proposal(tokens=drafts, probs=probs, num_drafted=num_drafted)
         return proposal, ModelDraftState(cache=cache, before=state.cache.length)
 

@@ -62,7 +62,7 @@ class ResponseRows:
 
 
 def load_rows(files: Sequence[epath.Path], context: int, read: np.ndarray) -> ResponseRows:
-    """All rows of response ``files``; ``read`` [V] maps ids to the draft's own."""
+    """All rows of response ``files`` that are not empty; ``read`` [V] maps ids to the draft's own."""
     rows = ResponseRows(tokens=[], features=[])
     for path in files:
         lines = read_lines(path)
@@ -73,8 +73,9 @@ def load_rows(files: Sequence[epath.Path], context: int, read: np.ndarray) -> Re
             kept = features[start : start + len(response)][:context]
             # The last response token is not read: nothing is known of what would follow it.
             inputs = np.asarray([*prompt, *response[: len(kept) - 1]], np.int32)[-context:]
-            rows.tokens.append(read[inputs])
-            rows.features.append(kept)
+            if response:
+                rows.tokens.append(read[inputs])
+                rows.features.append(kept)
             start += len(response)
         if start != len(features):
             raise ValueError(f"{path}: {start} response tokens, but {len(features)} features beside it")
@@ -161,6 +162,19 @@ class ResponsesTask:
     training: ResponseRows
     held_out: ResponseRows
     greedy: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, rows in (("training", self.training), ("held-out", self.held_out)):
+            if not rows.tokens or not self._plans(rows, 0):
+                raise ValueError(
+                    f"{len(rows.tokens)} {name} responses do not fill a batch of "
+                    f"{self.recipe.stages[0].batch_size} rows of {self.recipe.stages[0].context} tokens"
+                )
+            if rows.features[0].shape[1] != self.head.shape[1]:
+                raise ValueError(
+                    f"features of {name} responses have {rows.features[0].shape[1]} numbers, "
+                    f"the target's have {self.head.shape[1]}"
+                )
 
     @property
     def objective(self) -> FeatureDistillation:

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from specjax import cache as kv
-from specjax.acceptance import Coupled, Rejection
+from specjax.acceptance import Block, Coupled, Rejection
 from specjax.decoding import Program, autoregressive, generate
-from specjax.drafters.model import ModelDrafter
+from specjax.drafters.model import ModelDrafter, ModelDraftState
 from specjax.drafters.theory import Opposite
 from specjax.models.decoder import DecoderConfig
 from specjax.models.language_model import from_config, init_params
 from specjax.models.table import TableLM
+from specjax.processors import make_processors
 from specjax.request import make_request
 
 CONFIG = DecoderConfig(
@@ -86,6 +87,27 @@ def test_cache_after_every_round_is_a_fresh_prefill(gamma):
         np.testing.assert_array_equal(available, 64 - length)
         expected = jnp.where(live, length - jnp.where(accept == gamma, min(gamma, 1) + 1, 1), before)
         np.testing.assert_array_equal(state.cache.length, expected)
+
+
+def test_catching_up_from_any_distance():
+    """1 to 8 tokens pending, dead slots poisoned: the laws and the cache of one that kept up."""
+    drafter, gamma, behind = ModelDrafter(model=MODEL, catch_up=3), 2, jnp.arange(1, 9)
+    text = jnp.zeros((24,), jnp.int32).at[:9].set(jnp.array([3, 1, 4, 1, 5, 9, 2, 6, 5]))
+    state = jax.vmap(lambda n: ModelDraftState(cache=prefilled(text, 9 - n), before=9 - n))(behind)
+    state = dataclasses.replace(state, cache=poisoned(state.cache))
+    row_sampling, noise = jax.tree.map(lambda x: x[1], SAMPLED.sampling), jnp.array([0.3, 0.6])
+
+    def row(state):
+        args = (row_sampling, state, text, jnp.int32(9), jnp.int32(gamma), noise)
+        return cases.propose_row(drafter, (None, PARAMS), gamma, *args)
+
+    proposal, after = jax.jit(jax.vmap(row))(state)
+    np.testing.assert_array_equal(proposal.tokens, np.tile(proposal.tokens[0], (8, 1)))
+    np.testing.assert_allclose(proposal.probs, np.tile(proposal.probs[0], (8, 1, 1)), atol=1e-5)
+    np.testing.assert_array_equal(after.cache.length, 9 + gamma - 1)
+    np.testing.assert_array_equal(after.before, 9 - behind)
+    fresh = jax.vmap(lambda token: prefilled(text.at[9].set(token), 10))(proposal.tokens[:, 0])
+    assert rows_equal(after.cache, fresh)
 
 
 @pytest.mark.parametrize("gammas", [(1,), (0, 4)])
@@ -168,6 +190,42 @@ def test_ids_only_the_target_knows_are_still_emitted():
     request = make_request(prompt_length=[1], max_new_tokens=4, seed=0, temperature=1.0)
     state = generate(program, (target_params, params), jnp.array([[0]]), request)
     np.testing.assert_array_equal(state.tokens[0, :5], [0, 2, 2, 2, 2])
+
+
+@pytest.mark.parametrize("rule", [Rejection(), Block(), Coupled()], ids=lambda rule: type(rule).__name__)
+def test_a_draft_ends_where_its_model_has_no_law(rule):
+    """After 1 the draft model allows nothing. What follows is not drafted: judged by NaN, under the block
+    rule it would take a prefix with it that had to be kept with probability 0.4."""
+    draft = jnp.log(jnp.array([[0.5, 0.5, 0.0], [0.0, 0.0, 0.0], [0.2, 0.2, 0.6]]))
+    target, target_params = table(0.5, 0.2, 0.3)
+    drafter = ModelDrafter(model=TableLM(vocab_size=3))
+    program = Program(target=target, drafter=drafter, rule=rule, gammas=(2,), max_len=12, max_gamma=2)
+    batch = 500
+    request = make_request(
+        prompt_length=np.ones(batch), max_new_tokens=2, seed=np.arange(batch), temperature=1.0
+    )
+    state = generate(program, (target_params, draft), jnp.zeros((batch, 1), jnp.int32), request)
+    statistics = jax.tree.map(np.asarray, state.statistics)
+    assert np.isfinite(statistics.overlap).all()
+    assert statistics.rounds_by_drafted[:, 1].sum() > 50 and statistics.accepted[:, 0].sum() > 50
+    # 0.2 of 500 by the law, 0 if a draft of 1 is refused whenever the one after it has no law.
+    assert 60 < int((state.tokens[:, 1] == 1).sum()) < 140
+
+
+def test_a_row_all_of_whose_drafts_are_banned_is_decoded_without_them():
+    """The target knows an id more. Nothing is drafted, and nothing is counted as tested."""
+    target, target_params = table(0.4, 0.4, 0.2)
+    drafter = ModelDrafter(model=TableLM(vocab_size=2), vocab_size=3)
+    program = Program(target=target, drafter=drafter, rule=Block(), gammas=(2,), max_len=12, max_gamma=2)
+    request = make_request(
+        prompt_length=[1, 1], max_new_tokens=4, seed=[0, 1], temperature=1.0,
+        processors=make_processors(banned_tokens=[[0, 1], []]),
+    )  # fmt: skip
+    state = generate(program, (target_params, jnp.zeros((2, 2))), jnp.array([[0], [0]]), request)
+    assert state.tokens[0, 1:5].tolist() == [2, 2, 2, 2]
+    assert np.isfinite(state.statistics.overlap).all()
+    assert state.statistics.rounds_by_drafted[0].tolist() == [4, 0, 0]
+    assert int(state.statistics.tested[0].sum()) == 0 and int(state.statistics.tested[1, 0]) > 0
 
 
 def test_rows_past_the_context_of_the_draft_model_are_decoded_without_it():

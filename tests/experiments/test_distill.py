@@ -117,6 +117,7 @@ def test_an_earlier_draft_learns_rare_ids(chat_target, responses, prompts_file, 
         ({"rare_ids": 4, "rare_rank": 0}, r"of rank 0 must be .* of a rank in 1\.\."),
         ({"vocab_size": 1}, r"config\.vocab_size: 1 must lie in"),
         ({"start": "nowhere"}, r"config\.start: .*nowhere"),
+        ({"batch_size": 999}, r"config\.responses: \d+ training responses do not fill a batch of 999 rows"),
     ],
 )
 def test_a_vocabulary_that_cannot_be_is_refused(chat_target, responses, tmp_path, change, told):
