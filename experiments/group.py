@@ -13,18 +13,23 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from experiments import catalogue, costs, rows, runner, tree_shapes
+from experiments import catalogue, costs, greedy_text, rows, runner, tree_shapes
 from experiments.catalogue import LoadedDrafter
 from experiments.cells import Cell, cell_id
 from experiments.drafter_names import NONE, DrafterName
 from experiments.plan import Plan
 from experiments.progress import SweepProgress
-from experiments.runner import Batch, Timed
+from experiments.runner import Agreement, Batch, Timed
 from experiments.workdir import Row, Workdir
 from specjax.analysis.records import PromptRecord
 from specjax.decoding.generate import prefill
 from specjax.decoding.program import Program
+from specjax.drafters.head_chain import HeadChain
+from specjax.drafters.medusa import MedusaTree
+from specjax.models.language_model import TransformerLM
+from specjax.sampling import GREEDY_BELOW
 from specjax.sharding import mesh_of, place_batch
+from specjax.training.heads_stream import ResponseStream
 from specjax.types import Params, Request
 
 
@@ -37,6 +42,7 @@ class Launch:
     progress: SweepProgress
     config_hash: str
     environment: dict[str, Any]
+    greedy_texts: dict[str, ResponseStream] = dataclasses.field(default_factory=dict)  # by target, once read
 
 
 def num_units(cells: Sequence[Cell], plan: Plan) -> int:
@@ -56,7 +62,7 @@ class GroupRun:
         self.ids = {cell: cell_id(cell, self.settings) for cell in cells}
         self.ended: set[Cell] = set()
         self.records: dict[Cell, dict[tuple[int, int], PromptRecord]] = {cell: {} for cell in cells}
-        self.identical: dict[Cell, dict[tuple[int, int], bool]] = {cell: {} for cell in cells}
+        self.agreements: dict[Cell, dict[tuple[int, int], Agreement]] = {cell: {} for cell in cells}
         self.compile_seconds: dict[Cell, float] = {}
 
     def run(self) -> None:
@@ -111,11 +117,12 @@ class GroupRun:
         """Takes up the records of a launch that was killed."""
         for cell in self._live():
             for row in self.launch.workdir.read_records(self.ids[cell], self._provenance(cell)):
-                self._keep(cell, PromptRecord.from_dict(row["record"]), row["identical"])
+                agreement = Agreement(identical=row["identical"], margin=row["margin"])
+                self._keep(cell, PromptRecord.from_dict(row["record"]), agreement)
 
-    def _keep(self, cell: Cell, record: PromptRecord, identical: bool) -> None:
+    def _keep(self, cell: Cell, record: PromptRecord, agreement: Agreement) -> None:
         self.records[cell][record.prompt, record.repeat] = record
-        self.identical[cell][record.prompt, record.repeat] = identical
+        self.agreements[cell][record.prompt, record.repeat] = agreement
 
     def _request(self, batch: Batch, repeat: int = 0, max_new_tokens: int | None = None) -> Request:
         return runner.request_for(
@@ -198,11 +205,18 @@ class GroupRun:
         categories = [prompt.category for prompt in self.launch.plan.prompts]
         buckets = self._program(cell).gammas
         records = runner.row_records(timed, plain, batch, repeat, buckets=buckets, categories=categories)
-        identical = runner.identical_rows(timed, plain, batch)
+        agreements = runner.agreements(
+            timed,
+            plain,
+            batch,
+            self._request(batch, repeat),
+            self.target,
+            comparable=rows.is_comparable(cell),
+        )
         lines = []
-        for record, same in zip(records, identical, strict=True):
-            self._keep(cell, record, same)
-            lines.append({"record": record.to_dict(), "identical": same})
+        for record, agreement in zip(records, agreements, strict=True):
+            self._keep(cell, record, agreement)
+            lines.append({"record": record.to_dict(), **dataclasses.asdict(agreement)})
         self.launch.workdir.append_records(self.ids[cell], lines)
         if repeat == 0 and batch.number == 0:
             drawn = runner.first_trace(timed, self.target, title=str(cell))
@@ -218,12 +232,27 @@ class GroupRun:
             self.launch.plan,
             [self.records[cell][key] for key in keys],
             self.meter.costs(),
-            identical=[self.identical[cell][key] for key in keys],
+            agreements=[self.agreements[cell][key] for key in keys],
             compile_seconds=self.compile_seconds[cell],
             weights_hash=self.weights_hash,
             drafter=self.drafters[cell],
         )
-        self._end(cell, row)
+        self._end(cell, row | self._predicted_tau(cell))
+
+    def _predicted_tau(self, cell: Cell) -> dict[str, float | None]:
+        """What heads would emit along the text that plain greedy decoding gave."""
+        drafter, texts = self.drafters[cell].drafter, self.launch.greedy_texts
+        if not isinstance(drafter, HeadChain | MedusaTree) or cell.temperature >= GREEDY_BELOW:
+            return greedy_text.NOT_PREDICTED
+        if cell.target not in texts:
+            assert isinstance(self.target.model, TransformerLM)  # heads read no other
+            params = (self.target.params, ())
+            decodes = [
+                (batch, runner.decode_timed(self.baseline, params, batch, self._request(batch)).state)
+                for batch in self.batches
+            ]
+            texts[cell.target] = greedy_text.read(self.target.model, self.target.params, decodes)
+        return greedy_text.predicted(texts[cell.target], drafter, self.drafter.params, cell.gamma)
 
     @contextlib.contextmanager
     def _failures_of(self, cells: Sequence[Cell]) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rich import progress
@@ -68,7 +69,7 @@ class SweepProgress:
         cells = f"{self.finished}/{self.num_cells}"
         self._bar.update(self._task, cells=cells)
         left = "" if self.console.is_terminal else self._time_left()
-        self.say(f"[{cells}] {name:<44} {_headline(row)}{left}")
+        self.say(f"[{cells}] {name:<44} {headline(row)}{left}")
 
     def _time_left(self) -> str:
         task = self._bar.tasks[0]
@@ -78,7 +79,8 @@ class SweepProgress:
         return f"   left {int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def _headline(row: Row) -> str:
+def headline(row: Row) -> str:
+    """What one looks for first in a finished or failed cell."""
     if row["status"] != "ok":
         return f"FAILED {row['error']}"
     rate = f"{row['tokens_per_second']:,.0f} tokens/s" if row["tokens_per_second"] else ""
@@ -89,4 +91,15 @@ def _headline(row: Row) -> str:
     alpha = row["alpha_accept"]
     accepted = "nothing drafted" if alpha is None else f"alpha_accept {alpha:.2f}"
     lossy = "" if row["lossless"] else "  lossy"
-    return f"{row['speedup']:.2f}x{interval}  tau {row['tau']:.2f}  {accepted}  {rate}{lossy}"
+    return f"{row['speedup']:.2f}x{interval}  tau {row['tau']:.2f}  {accepted}  {rate}{lossy}{_parity(row)}"
+
+
+def _parity(row: Row) -> str:
+    """How many tokens were compared with plain decoding's, where they ought to be the same."""
+    if row["identical_to_baseline"] is None:
+        return ""
+    differing, compared = row["num_decodes"] - row["identical_to_baseline"], f"{row['num_tokens']:,} tokens"
+    if not differing:
+        return f"  {compared} as plain"
+    widest = max(row["divergence_margins"], default=math.nan)
+    return f"  {compared}, {differing} of {row['num_decodes']} rows part, margins up to {widest:.1e}"

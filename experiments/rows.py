@@ -11,6 +11,7 @@ from experiments.catalogue import LoadedDrafter
 from experiments.cells import Cell, cell_id
 from experiments.drafter_names import DrafterName
 from experiments.plan import Plan
+from experiments.runner import Agreement
 from experiments.settings import PROCESSORS
 from specjax.analysis.groups import by_group
 from specjax.analysis.metrics import summarize
@@ -50,13 +51,18 @@ def identity(cell: Cell, plan: Plan) -> Row:
     }
 
 
+def is_comparable(cell: Cell) -> bool:
+    """Whether a cell's tokens are plain decoding's by construction: greedy or coupled draws."""
+    return cell.is_baseline or cell.temperature < GREEDY_BELOW or cell.rule == "coupled"
+
+
 def finished_row(
     cell: Cell,
     plan: Plan,
     records: Sequence[PromptRecord],
     costs: Costs,
     *,
-    identical: Sequence[bool],
+    agreements: Sequence[Agreement],
     compile_seconds: float,
     weights_hash: str,
     drafter: LoadedDrafter,
@@ -64,16 +70,19 @@ def finished_row(
     """The line of a cell that ended well.
 
     ``identical_to_baseline`` counts the decodes that gave plain decoding's
-    tokens, where both draw them by construction (greedy, coupled), else None.
+    tokens and ``divergence_margins`` lists the margins of the others, widest
+    first; both None unless :func:`is_comparable`.
     """
     row = identity(cell, plan)
     row |= summarize(records, costs, batch_size=plan.settings.batch_size, is_tree=cell.is_tree)
-    comparable = cell.is_baseline or cell.temperature < GREEDY_BELOW or cell.rule == "coupled"
+    comparable = is_comparable(cell)
+    margins = sorted((each.margin for each in agreements if each.margin is not None), reverse=True)
     return row | {
         "by_group": by_group(records),
         "shape": [list(node) for node in drafter.shape],
         "rank_accuracies": None if drafter.rank_accuracies is None else drafter.rank_accuracies.tolist(),
-        "identical_to_baseline": sum(identical) if comparable else None,
+        "identical_to_baseline": sum(each.identical for each in agreements) if comparable else None,
+        "divergence_margins": margins if comparable else None,
         "num_decodes": len(records),
         "compile_seconds": compile_seconds,
         "costs": costs.to_dict(),

@@ -25,6 +25,7 @@ from specjax.decoding.program import Program, buffer_length
 from specjax.processors import make_processors
 from specjax.request import make_request
 from specjax.sharding import mesh_of, place_batch
+from specjax.testing.parity import divergences, margin
 from specjax.trees.contracts import TreeRule
 from specjax.types import DecodeState, Params, ProcessorParams, Request, Rule
 
@@ -189,9 +190,25 @@ def row_records(
         )
 
 
-def identical_rows(timed: Timed, baseline: Timed, batch: Batch) -> list[bool]:
-    """Whether each real row's tokens are those of plain decoding."""
-    return [np.array_equal(timed.tokens(row), baseline.tokens(row)) for row in range(len(batch.index))]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """A row beside plain decoding's of the same prompt."""
+
+    identical: bool  # in tokens and in length
+    # Of the two best tokens where they part; None where they do not, or where their draws differ anyway
+    margin: float | None = None
+
+
+def agreements(
+    timed: Timed, baseline: Timed, batch: Batch, request: Request, target: LoadedModel, *, comparable: bool
+) -> list[Agreement]:
+    """One a real row. ``comparable`` says that both draw the same tokens by construction."""
+    parted = {each.row: each for each in divergences(baseline.state, timed.state)}
+    gap = lambda row: margin(target.model, target.params, request, baseline.state, parted[row])
+    return [
+        Agreement(identical=row not in parted, margin=gap(row) if comparable and row in parted else None)
+        for row in range(len(batch.index))
+    ]
 
 
 def first_trace(timed: Timed, target: LoadedModel, title: str) -> DecodeTrace:

@@ -7,6 +7,9 @@ DEFINITIONS = {
     "block count, since leaving them out would bias tau low.",
     "tau_expected": "Mean over rounds of (1 - a^(g+1)) / (1 - a) with a = alpha_overlap and g the tokens "
     "drafted (Leviathan et al. 2023, Equation 1).",
+    "tau, walk and accuracies": "What ranks of labels along plain decoding's greedy text say tau of a shape "
+    "of heads is: tokens a round when rounds follow one another through the text; and 1 + the sum over nodes "
+    "of the product, along the path, of rank accuracies where the earlier labels were found in the shape.",
     "alpha_overlap": "Acceptance of a single position: mean of the sum of min(p, q) over tested positions. "
     "Not defined for trees, nor is anything of Equation (1).",
     "alpha_accept": "Accepted draft tokens over tested ones. For the block and coupled rules it is the rate "

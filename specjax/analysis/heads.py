@@ -56,6 +56,37 @@ def _lines(top: Mapping[str, np.ndarray]) -> list[HeadLine]:
     ]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictedTau:
+    """A shape at temperature 0: tau as decoded, and as ranks of labels along that text predict it."""
+
+    label: str
+    row: Row
+    over_walk: float | None  # decoded tau - 1 over the predicted; None where 1 is predicted
+    over_accuracies: float | None
+
+
+def predicted_taus(rows: Sequence[Row]) -> list[PredictedTau]:
+    """One a cell that predicts.
+
+    >>> row = {"drafter": "m", "pair": "t+m", "gamma": 3, "acceptance": "rejection", "temperature": 0.0}
+    >>> (line,) = predicted_taus([row | {"tau": 1.5, "tau_of_ranks": 1.5, "tau_of_accuracies": 1.4}])
+    >>> line.over_walk, round(line.over_accuracies, 3)
+    (1.0, 1.25)
+    """
+    predicting = [row for row in cells.speculative(rows) if row.get("tau_of_ranks") is not None]
+    over = lambda row, field: (row["tau"] - 1) / (row[field] - 1) if row[field] > 1 else None
+    return [
+        PredictedTau(
+            label=cells.label(row, predicting),
+            row=row,
+            over_walk=over(row, "tau_of_ranks"),
+            over_accuracies=over(row, "tau_of_accuracies"),
+        )
+        for row in sorted(predicting, key=lambda row: (row["gamma"], row["drafter"]))
+    ]
+
+
 def last_evaluation(metrics: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The newest line of a training run that holds accuracies; empty if there is none."""
     return next((line for line in reversed(metrics) if "head1_top1" in line), {})

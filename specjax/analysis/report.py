@@ -25,7 +25,8 @@ from specjax.analysis.definitions import DEFINITIONS
 from specjax.analysis.figures import FIGURES
 from specjax.analysis.gamma_choice import choices
 from specjax.analysis.groups import group_tables
-from specjax.analysis.heads import head_lines
+from specjax.analysis.heads import head_lines, predicted_taus
+from specjax.analysis.parity import parity_lines
 from specjax.analysis.trace import MEANING, DecodeTrace, to_plain, visible
 from specjax.analysis.trees import RANKS_SHOWN, budget_lines
 
@@ -103,11 +104,13 @@ def _context(
         "failed": cells.failed(rows),
         "num_prompts": max((row["num_prompts"] for row in done), default=0),
         "num_tokens": sum(row["num_tokens"] for row in done),
+        "parity_lines": parity_lines(rows),
         "choices": choices(rows),
         "agreement": agreements and [min(agreements), float(np.median(agreements)), max(agreements)],
         "group_tables": group_tables(rows),
         "budget_lines": budget_lines(rows),
         "head_lines": head_lines(rows),
+        "predicted_taus": predicted_taus(rows),
         "ranks_shown": RANKS_SHOWN,
         "alphas_needed": alphas_needed(rows),
         "speedups": SPEEDUPS,

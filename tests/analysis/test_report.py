@@ -72,6 +72,23 @@ def test_a_lossy_cell_is_never_the_headline(rows):
     assert cells.best([row | {"lossless": False} for row in others]) is None
 
 
+def test_parity_tells_tokens_compared_and_rows_that_part(rows, tmp_path):
+    greedy = next(row for row in cells.speculative(rows) if row["temperature"] == 0.0)
+    told = {
+        "num_tokens": 5376,
+        "num_decodes": 56,
+        "identical_to_baseline": 54,
+        "divergence_margins": [3e-6, 1e-6],
+    }
+    sampled = {"num_decodes": 56, "identical_to_baseline": None, "divergence_margins": None}
+    write_report(tmp_path, [greedy | told, greedy | sampled], [], {"device": "cpu"})
+    page, markdown = ((tmp_path / name).read_text() for name in ("report.html", "report.md"))
+    assert markdown.count("| 5,376 | 56 | 2 | 3.0e-06 |") == 1
+    assert page.count("<td>5,376</td><td>56</td><td>2</td><td>3.0e-06</td>") == 1
+    section = markdown.split("## Parity")[1].split("\n## ")[0]
+    assert section.count(f"| {greedy['drafter']} |") == 1  # a sampled cell has no tokens to be the same as
+
+
 @pytest.mark.parametrize("spec", OF_CHAINS, ids=lambda spec: spec.name)
 def test_every_axis_is_labelled(spec, rows):
     axes = [axis for axis in spec.draw(rows).axes if axis.axison and axis.get_label() != "<colorbar>"]

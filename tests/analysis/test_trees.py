@@ -12,7 +12,7 @@ from specjax.analysis import cells, tree_plots, trees
 from specjax.analysis.break_even import alphas_needed
 from specjax.analysis.figures import FIGURES
 from specjax.analysis.gamma_choice import choices
-from specjax.analysis.heads import PUBLISHED_TOP1, head_lines, tau_curves, top1_curves
+from specjax.analysis.heads import PUBLISHED_TOP1, head_lines, predicted_taus, tau_curves, top1_curves
 from specjax.analysis.heads_plots import training_figure
 from specjax.analysis.metrics import CHAIN_ONLY
 from specjax.analysis.report import write_report
@@ -163,6 +163,17 @@ def test_the_report_has_both_sections(rows, tmp_path):
         if line.startswith("| heads:static | one_hot_walk | 0.0 | 16 |")
     ]
     assert len(tables) == 1 and tables[0].count("|") == 18
+
+
+def test_predictions_stand_beside_what_was_decoded(rows, tmp_path):
+    row = next(row for row in rows if row["drafter"] == "heads:static" and row["gamma"] == 15)
+    fields = {"tau_of_ranks": row["tau"], "tau_of_accuracies": 1 + 1.25 * (row["tau"] - 1)}
+    lines = predicted_taus([row | fields, row, row | {"tau_of_ranks": 1.0, "tau_of_accuracies": 1.0}])
+    assert [line.over_walk for line in lines] == [pytest.approx(1), None]
+    assert [line.over_accuracies for line in lines] == [pytest.approx(0.8), None]
+    write_report(tmp_path, [row | fields], [], {"device": "cpu"})
+    page, markdown = ((tmp_path / name).read_text() for name in ("report.html", "report.md"))
+    assert "<th>tau decoded</th>" in page and "| 1.00 | 0.80 |" in markdown
 
 
 def metrics():

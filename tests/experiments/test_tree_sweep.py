@@ -15,6 +15,7 @@ from experiments.drafter_names import DrafterName
 from experiments.plan import prepare
 from experiments.rules import RULES, TREE_RULES
 from experiments.settings import SweepSettings
+from specjax.analysis.heads import predicted_taus
 from specjax.analysis.records import PromptRecord
 from specjax.models.heads.folder import TrainedFor, save
 from specjax.models.heads.heads import init_network
@@ -81,7 +82,17 @@ def test_a_fixed_shape_has_a_gamma_of_its_own(settings):
 
 def test_greedy_trees_give_the_tokens_of_plain_decoding(rows):
     for row in rows.values():
-        assert row["identical_to_baseline"] == 2
+        assert row["identical_to_baseline"] == 2 and row["divergence_margins"] == []
+
+
+def test_heads_predict_their_tau_on_the_text_that_was_decoded(rows):
+    for (drafter, _), row in rows.items():
+        predicted = [row["tau_of_ranks"], row["tau_of_accuracies"]]
+        if drafter == "medusa:static":
+            assert all(1 <= tau <= 1 + HEADS for tau in predicted)
+            assert len(predicted_taus([row])) == 1
+        else:
+            assert predicted == [None, None] and predicted_taus([row]) == []
 
 
 def test_the_lines_of_trees_say_what_was_accepted_where(rows):
