@@ -91,6 +91,10 @@ class Truth:
 
     ``tokens`` and ``length`` are those of a finished ``DecodeState``. Prompts
     must differ from one another.
+
+    A sampled one needs seeds other than the decode's, but under the coupled
+    rule: plain decoding has used the very numbers that a round of the same
+    seed draws its residual from, and drafts that know them are not lossless.
     """
 
     tokens: Array  # [N, S] int32
