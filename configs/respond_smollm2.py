@@ -3,7 +3,7 @@
 COMMAND  python -m experiments.respond --config=configs/respond_smollm2.py \\
              --config.prompts=TRAIN_PROMPTS.jsonl --workdir=runs/responses
 COST     25 minutes on two cores for 352,000 response tokens, 40 for another 212,000 to longer prompts; killed
-         at any moment, the same command continues
+         at any moment, the same command continues (600,786 and 248,282 were written in the end)
 """
 
 from __future__ import annotations
