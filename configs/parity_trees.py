@@ -5,7 +5,8 @@ COMMAND  python -m experiments.sweep --config=configs/parity_trees.py --workdir=
          python -m experiments.sweep --config=configs/parity_trees.py:smollm2 \\
              --config.prompts=GSM8K.jsonl --workdir=runs/parity_trees_smollm2
 COST     about a minute of CPU time a cell for the embedded pair (8 trees); SmolLM2 (10 trees) was not timed
-RESULT   (embedded pair) 5,376 tokens compared in each of the 8 cells, 56 decodes, none parts from plain decoding
+RESULT   (embedded pair) 5,376 tokens compared in each of the 8 cells, 56 decodes; none parts from plain
+         decoding
 """
 
 from __future__ import annotations

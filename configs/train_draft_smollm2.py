@@ -11,17 +11,18 @@ COMMAND  python -m experiments.distill --config=configs/train_draft_smollm2.py \
              --workdir=runs/draft_smollm2_rare
          (responses2: experiments.respond with --config.categories=adversarial_qa,cosmos_qa,instruction
          --config.code_prompts=0 --config.passage_prompts=2270 --config.max_prompt_tokens=320 --config.seed=1)
-COST     53 and 69 minutes on two cores that much else shared: 1,800 steps of 3,456 tokens (padded to 288 each,
-         as batches were then) over 547,502 response tokens, and 1,700 steps of 3,584 over 829,818
-RESULT   the first, on held-out responses of both kinds, all temperatures, among its 6,656 ids, after 200 / 600 /
-         1,000 / 1,400 / 1,800 steps: most likely token equal .315 / .370 / .404 / .427 / .435, overlap sum
-         min(p, q) .313 / .374 / .409 / .431 / .439, KL(p || q) 2.61 / 2.15 / 1.94 / 1.84 / 1.82 nats; the
-         second, among 22,528 ids, after 200 / 600 / 1,000 / 1,400 / 1,700: .404 / .435 / .447 / .457 / .460,
-         .403 / .434 / .444 / .455 / .458, 2.23 / 2.05 / 1.95 / 1.92 / 1.91. Of held-out greedy tokens of all
-         ids, the first guesses .560 (first folder) and .385 (second), the second .610 and .420; the 6,656 ids
-         cover .952 and .873 of them, the 22,528 .991 and .974. alpha_accept at gamma 3 on 12 prompts of GSM8K /
-         HumanEval / Spec-Bench at T = 0: the first .52 / .40 / .33 (pooled .41), the second .59 / .46 / .34
-         (.46); at T = 1 the second .51 / .35 / .36, alpha_overlap .50 / .34 / .34
+COST     53 and 69 minutes on two cores that much else shared: 1,800 steps of 3,456 tokens (padded to 288
+         each, as batches were then) over 547,502 response tokens, and 1,700 steps of 3,584 over 829,818
+RESULT   the first, on held-out responses of both kinds, all temperatures, among its 6,656 ids, after 200 /
+         600 / 1,000 / 1,400 / 1,800 steps: most likely token equal .315 / .370 / .404 / .427 / .435,
+         overlap sum min(p, q) .313 / .374 / .409 / .431 / .439, KL(p || q) 2.61 / 2.15 / 1.94 / 1.84 / 1.82
+         nats; the second, among 22,528 ids, after 200 / 600 / 1,000 / 1,400 / 1,700: .404 / .435 / .447 /
+         .457 / .460, .403 / .434 / .444 / .455 / .458, 2.23 / 2.05 / 1.95 / 1.92 / 1.91. Of held-out greedy
+         tokens of all ids, the first guesses .560 (first folder) and .385 (second), the second .610 and
+         .420; the 6,656 ids cover .952 and .873 of them, the 22,528 .991 and .974. alpha_accept at gamma 3
+         on 12 prompts of GSM8K / HumanEval / Spec-Bench at T = 0: the first .52 / .40 / .33 (pooled .41),
+         the second .59 / .46 / .34 (.46); at T = 1 the second .51 / .35 / .36, alpha_overlap .50 / .34 /
+         .34
 """
 
 from __future__ import annotations

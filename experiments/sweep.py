@@ -15,7 +15,7 @@ from typing import Any
 from absl import app, flags
 import jax
 
-from experiments import compilation, environment, launch
+from experiments import compilation, environment, launch, memory
 from experiments.cells import all_cells, cell_id, groups, share
 from experiments.group import GroupRun, Launch, num_units
 from experiments.plan import Plan, prepare
@@ -63,9 +63,10 @@ def run(plan: Plan, workdir: Workdir, config_hash: str, which: str = "0/1") -> i
         context = Launch(
             plan=plan, workdir=workdir, progress=progress, config_hash=config_hash, environment=about
         )
-        behind = 0
+        behind, at_start = 0, memory.anonymous()
         for cells in groups(todo):
             GroupRun(context, cells).run()
+            memory.give_back(at_start)
             behind += num_units(cells, plan)
             progress.reached(behind)
     rows = workdir.merge()

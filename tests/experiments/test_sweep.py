@@ -4,9 +4,11 @@ import collections
 import dataclasses
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from experiments import compilation, environment, group, sweep
+from experiments import compilation, environment, group, memory, sweep
 from experiments.cells import all_cells, cell_id
 from experiments.plan import prepare
 from experiments.settings import SweepSettings
@@ -201,3 +203,24 @@ def test_shares_of_a_sweep_make_the_whole(finished, settings, tmp_path):
     # Greedy tokens do not depend on how the work was split.
     whole = {row["cell_id"]: row["num_rounds"] for row in rows_of(finished[0])}
     assert all(row["num_rounds"] == whole[row["cell_id"]] for row in rows)
+
+
+@pytest.mark.skipif(not memory.MAPS.exists(), reason="no /proc")
+def test_a_long_sweep_drops_programs_before_memory_or_maps_run_out(monkeypatch):
+    """XLA ends a process that has no map left, as a sweep of 134 cells once did."""
+    compiled = jax.jit(lambda x: x + 1)
+    compiled(jnp.zeros(3))
+    memory.give_back(memory.anonymous())
+    assert compiled._cache_size() == 1
+    memory.give_back(memory.anonymous() - 2 * memory.MOST_GROWTH)
+    assert compiled._cache_size() == 0
+    compiled(jnp.zeros(3))
+    monkeypatch.setattr(memory, "share_of_maps", lambda: 0.5)
+    memory.give_back(memory.anonymous())
+    assert compiled._cache_size() == 0
+
+
+@pytest.mark.skipif(not memory.MAPS.exists(), reason="no /proc")
+def test_what_the_system_says():
+    assert memory.anonymous() > 10**7
+    assert 0 < memory.share_of_maps() < 0.4
