@@ -134,9 +134,10 @@ class ModelDrafter:
             probs = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), q, qs)
         num_drafted = jnp.minimum(jnp.minimum(num_wanted, gamma), self._room(length))
         if probs is not None:
-            # Where all that the draft model knows is banned it has no law, and nothing was drawn.
-            of_token = jnp.take_along_axis(probs, drafts[:, None], axis=1, mode="clip")[:, 0]
-            num_drafted = jnp.minimum(num_drafted, jnp.cumprod(of_token > 0).sum(dtype=jnp.int32))
+            # Where all that the draft model knows is banned it has no law (q is NaN), and nothing was drawn.
+            # Asked of the law, not of the token: a length that hangs on what was drawn is not lossless.
+            has_law = probs.sum(axis=1) > 0
+            num_drafted = jnp.minimum(num_drafted, jnp.cumprod(has_law).sum(dtype=jnp.int32))
         proposal = Proposal(tokens=drafts, probs=probs, num_drafted=num_drafted)
         return proposal, ModelDraftState(cache=cache, before=state.cache.length)
 
