@@ -129,6 +129,7 @@ def finished(pair, prompts_file, tmp_path_factory):
         f"--config.target={pair[0]}",
         f"--config.drafter={pair[1]}",
         f"--config.prompts={prompts_file}",
+        "--config.buffer=128",
     ]
     done = run(*arguments, f"--workdir={workdir}")
     assert done.returncode == 0, done.stderr[-3000:]
