@@ -164,7 +164,7 @@ def test_other_mathematics_is_refused(folder, changes, message):
         (WEIGHTS, b"no weights", "is not a safetensors file"),
         ("config.json", None, "no config.json in"),
         ("config.json", b"{", "is not JSON"),
-        ("config.json", b"\xff", "config.json is not JSON"),
+        ("config.json", b"\xff", "config.json cannot be read"),
         ("config.json", b"[]", "holds a list, not an object"),
     ],
 )
