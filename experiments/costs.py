@@ -55,7 +55,7 @@ class LoopTimer:
     def repeat(self) -> None:
         """Times every loop once, one after another: a ratio within a repeat saw one machine."""
         for key, loop in self.loops.items():
-            # The least of all calls: a pause of the process in one of them would be taken off for ever.
+            # The least so far: a pause of the process in one such call would be taken off as well.
             self.entry[key] = min(self.entry[key], _timed(loop, 0))
             taken = _timed(loop, self.num_steps[key]) - self.entry[key]
             self.seconds[key].append(taken / self.num_steps[key])
