@@ -2,10 +2,10 @@
 
 COMMAND  python -m experiments.sweep --config=configs/benchmark.py --workdir=runs/benchmark
 COST     16 minutes on 2 CPU cores; killed at any moment, the same command continues
-RESULT   best cells at T = 0 times plain decoding: cascade 1.97, 1.90 and 1.80 (coupled, block, rejection; gamma
-         7), draft 1.76 (block, gamma 7), prompt lookup 1.59 (gamma 3); measured over the cost model .9 to 1.1
-         in 118 of 124 cells, .876 to 1.124 in all; this run then died (see the findings in WORKSPACE.md) with
-         ten cells left, which were not run again
+RESULT   best cells at T = 0 times plain decoding: cascade 1.97, 1.90 and 1.80 (coupled, block, rejection;
+         gamma 7), draft 1.76 (block, gamma 7), prompt lookup 1.59 (gamma 3); measured over the cost model .9
+         to 1.1 in 118 of 124 cells, .876 to 1.124 in all; that run then crashed (findings in WORKSPACE.md,
+         since mended) and its last ten cells were not run again
 """
 
 from __future__ import annotations

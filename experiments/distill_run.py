@@ -161,8 +161,8 @@ def _export(
     subset.save_vocabulary(folder, params)
     figures = "".join(f"- {name.replace('_', ' ')}: {value}\n" for name, value in summary.items())
     (folder / "README.md").write_text(
-        "A draft model that knows the most frequent ids of its target's vocabulary (rarer ones, if any, by rows\n"
-        "of low rank in vocabulary.safetensors), cut out of\n"
+        "A draft model that knows the most frequent ids of its target's vocabulary (rarer ones, if any, by\n"
+        "rows of low rank in vocabulary.safetensors), cut out of\n"
         f"{checkpoint.identity} and distilled by `python -m experiments.distill`; bfloat16 weights.\n\n"
         f"{figures}"
     )
