@@ -7,6 +7,9 @@ two proposals of a real round the target's weights push the draft's out of the
 processor's caches, which a loop of proposals alone would not see. A ratio
 compares times of one repeat, taken within a second of each other.
 
+The model of a cascade also proposes from one catch-up step behind: what that
+takes more is charged once for every such step of the decodes.
+
 Of trees the whole round is timed as well. What it takes beyond proposal, target
 step and warping is the bookkeeping: mask, walk, gather of the accepted path.
 """
@@ -25,6 +28,7 @@ import jax.numpy as jnp
 from experiments import cost_loops
 from specjax.analysis.records import Costs
 from specjax.decoding.program import Program
+from specjax.drafters.cascade import Cascade
 from specjax.drafters.model import ModelDrafter
 from specjax.types import (
     Array,
@@ -98,7 +102,7 @@ class CostMeter:
         pick = lambda kind: {
             size: tuple(times) for (name, size), times in self.timer.seconds.items() if name == kind
         }
-        target, rounds = pick("target"), pick("round")
+        target, rounds, behind = pick("target"), pick("round"), pick("behind")
         proposals = {
             gamma: tuple(
                 max(both - scored, 0.0) for both, scored in zip(times, target[gamma + 1], strict=True)
@@ -109,6 +113,11 @@ class CostMeter:
             target_seconds=target,
             proposal_seconds=proposals,
             draft_step_seconds=pick("draft step").get(1, ()),
+            catch_up_seconds=tuple(
+                max(late - timely, 0.0)
+                for gamma, times in behind.items()
+                for late, timely in zip(times, rounds[gamma], strict=True)
+            ),
             whole_round_seconds=pick("whole round"),
             bookkeeping_seconds={
                 gamma: tuple(
@@ -141,6 +150,12 @@ def _loops(
             done = dataclasses.replace(state, done=jnp.ones_like(state.done))
             loops["whole round", gamma] = functools.partial(cost_loops.whole_rounds, *of_program, done)
             loops["warp", gamma] = functools.partial(cost_loops.warps, target, gamma, request, state)
+    if isinstance(drafter, Cascade):
+        gamma = drafter.model_gamma
+        late = dataclasses.replace(state, draft_state=drafter.one_step_behind(state.draft_state))
+        loops["behind", gamma] = functools.partial(
+            cost_loops.rounds, programs[gamma], gamma, params, request, late
+        )
     if isinstance(drafter, ModelDrafter):
         loops["draft step", 1] = step(drafter.model, 1, params[1], state.draft_state.cache)
     return loops

@@ -168,7 +168,7 @@ def sweep(setup: Setup, measured: Costs) -> list[dict[str, Any]]:
                 timed, buckets = setup.decode(gamma, batch, temperature), setup.programs[gamma].gammas
                 kept += runner.row_records(timed, plain, batch, 0, buckets=buckets, categories=categories)
         for gamma, kept in records.items():
-            line = summarize(kept, measured, batch_size=setup.settings.batch_size)
+            line = summarize(kept, measured)
             rows.append({"gamma": gamma, "temperature": temperature, **line})
     return rows
 

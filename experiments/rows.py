@@ -74,7 +74,7 @@ def finished_row(
     first; both None unless :func:`is_comparable`.
     """
     row = identity(cell, plan)
-    row |= summarize(records, costs, batch_size=plan.settings.batch_size, is_tree=cell.is_tree)
+    row |= summarize(records, costs, is_tree=cell.is_tree)
     comparable = is_comparable(cell)
     margins = sorted((each.margin for each in agreements if each.margin is not None), reverse=True)
     return row | {

@@ -22,6 +22,7 @@ from specjax.analysis.records import PromptRecord
 from specjax.analysis.trace import DecodeTrace
 from specjax.decoding.generate import decode_donated, prefill
 from specjax.decoding.program import Program, buffer_length
+from specjax.drafters.cascade import Cascade
 from specjax.processors import make_processors
 from specjax.request import make_request
 from specjax.sharding import mesh_of, place_batch
@@ -49,6 +50,7 @@ class Timed:
     state: DecodeState  # leaves [B, ...]; without caches
     seconds: float
     prefill_seconds: float
+    catch_up_steps: np.ndarray  # [B] int32
 
     def tokens(self, row: int) -> np.ndarray:
         """Prompt and output of one row."""
@@ -147,8 +149,14 @@ def decode_timed(program: Program, params: tuple[Params, Params], batch: Batch, 
     middle = time.perf_counter()
     state = jax.block_until_ready(decode_donated(program, params, request, state))
     end = time.perf_counter()
+    steps = state.draft_state[1].catch_up_steps if isinstance(program.drafter, Cascade) else 0
     kept = dataclasses.replace(state, target_cache=(), draft_state=())
-    return Timed(state=jax.device_get(kept), seconds=end - middle, prefill_seconds=middle - start)
+    return Timed(
+        state=jax.device_get(kept),
+        seconds=end - middle,
+        prefill_seconds=middle - start,
+        catch_up_steps=np.broadcast_to(steps, batch.lengths.shape),
+    )
 
 
 def warm_up(program: Program, params: tuple[Params, Params], batch: Batch, request: Request) -> float:
@@ -183,6 +191,7 @@ def row_records(
             repeat=repeat,
             category=categories[prompt],
             num_tokens=new_tokens(timed, row),
+            catch_up_steps=int(timed.catch_up_steps[row]),
             seconds=timed.seconds / rows,
             prefill_seconds=timed.prefill_seconds / rows,
             baseline_seconds=baseline.seconds / rows,

@@ -104,35 +104,24 @@ def speedup_leviathan(totals: Totals, ratios: CostRatios) -> Float:
     return tau_expected(totals) / (np.where(drafted == 0, 0.0, drafted * ratios.c) + 1)
 
 
-def speedup_cost_model(
-    totals: Totals, ratios: CostRatios, *, batch_size: int = 1, is_tree: bool = False
-) -> Float:
-    """Predicted by measured costs: tokens kept a round over its mean d(steps run) + v(bucket + 1).
+def speedup_cost_model(totals: Totals, ratios: CostRatios) -> Float:
+    """Predicted by measured costs: tokens kept a round over its mean d(bucket) + v(bucket + 1).
 
-    A row that drafts 2 tokens in bucket 7 pays v(8). Its draft loop runs as
-    long as the longest row of the batch wants: its own count at batch size 1,
-    up to the bucket in a larger batch.
+    A round that drafts 2 tokens, or none, in bucket 7 pays d(7) and v(8):
+    shapes are static, and a search that finds nothing has searched all the
+    same.
 
     The tokens a stop cut from a last block are left out, unlike in tau: no
     measured speed has them. What no per-round model sees: in a batch, rows
     that finished early while the longest goes on.
     """
-    return _ratio(totals.num_tokens, totals.rounds) / round_cost(
-        totals, ratios, batch_size=batch_size, is_tree=is_tree
-    )
+    return _ratio(totals.num_tokens, totals.rounds) / round_cost(totals, ratios)
 
 
-def round_cost(totals: Totals, ratios: CostRatios, *, batch_size: int = 1, is_tree: bool = False) -> Float:
-    """Mean time of a round in one-token target steps; tau must exceed it (``theory.break_even_tau``).
-
-    A tree's steps are those of its shape, whichever of its nodes are valid.
-    """
-    scoring = (totals.rounds_by_bucket * ratios.v_bucket).sum(-1)
-    if batch_size == 1 and not is_tree:
-        drafting = (totals.rounds_by_drafted * ratios.d).sum(-1)
-    else:
-        drafting = (totals.rounds_by_bucket * ratios.d_bucket).sum(-1)
-    return _ratio(drafting + scoring, totals.rounds)
+def round_cost(totals: Totals, ratios: CostRatios) -> Float:
+    """Mean time of a round in one-token target steps; tau must exceed it (``theory.break_even_tau``)."""
+    models = (totals.rounds_by_bucket * (ratios.d + ratios.v)).sum(-1)
+    return _ratio(models + totals.catch_up_steps * ratios.catch_up, totals.rounds)
 
 
 # --- a results line -----------------------------------------------------------------------
@@ -156,7 +145,6 @@ def summarize(
     records: Sequence[PromptRecord],
     costs: Costs | None = None,
     *,
-    batch_size: int = 1,
     seed: int = 0,
     is_tree: bool = False,
 ) -> dict[str, Any]:
@@ -170,7 +158,6 @@ def summarize(
     Args:
       records: all decodes of the cell, repeats included.
       costs: of the cell's own models, batch size and buffer length.
-      batch_size: of the run.
       seed: of the bootstrap.
       is_tree: the rounds drafted trees. Positions are then depths, and what
         supposes a chain (``CHAIN_ONLY``) is undefined.
@@ -192,16 +179,14 @@ def summarize(
         "emitted_by_unit": (units.num_tokens + units.cut).astype(int).tolist(),
         "rounds_by_unit": units.rounds.astype(int).tolist(),
     }
-    line |= _measured(units, costs, records[0].buckets, batch_size, seed, is_tree)
+    line |= _measured(units, costs, records[0].buckets, seed)
     line |= _costs(costs, gamma, seed)
     if is_tree:
         line |= {name + suffix: None for name in CHAIN_ONLY for suffix in ("", "_ci")}
     return line
 
 
-def _measured(
-    units: Totals, costs: Costs | None, buckets: tuple[int, ...], batch_size: int, seed: int, is_tree: bool
-) -> dict[str, Any]:
+def _measured(units: Totals, costs: Costs | None, buckets: tuple[int, ...], seed: int) -> dict[str, Any]:
     """Everything that varies over prompts, all from the same resamples."""
     names = [*MEASURED, "speedup_leviathan", "speedup_cost_model"]
 
@@ -211,9 +196,8 @@ def _measured(
         if costs is None:
             rows += [np.array(np.nan)] * 2
         else:
-            ratios = cost_ratios(costs, units, repeats, buckets)
-            by_costs = speedup_cost_model(sums, ratios, batch_size=batch_size, is_tree=is_tree)
-            rows += [speedup_leviathan(sums, ratios), by_costs]
+            ratios = cost_ratios(costs, repeats, buckets)
+            rows += [speedup_leviathan(sums, ratios), speedup_cost_model(sums, ratios)]
         rows += list(np.moveaxis(acceptance_by_position(sums), -1, 0))
         return np.stack(np.broadcast_arrays(*rows))
 

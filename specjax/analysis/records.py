@@ -36,6 +36,7 @@ class PromptRecord:
     overlap: tuple[float, ...]  # [M]
     accepted_nodes: tuple[int, ...] = ()  # [M+1]; () in records of chains alone
     cut: int = 0
+    catch_up_steps: int = 0  # that its draft model took for tokens another drafter drafted
     # What it cost
     seconds: float  # decoding alone: no prefill, no compilation
     prefill_seconds: float = 0.0
@@ -82,6 +83,7 @@ class Costs:
         default_factory=dict
     )  # g -> proposal
     draft_step_seconds: tuple[float, ...] = ()  # one draft step; () for a drafter that has none
+    catch_up_seconds: tuple[float, ...] = ()  # one step of a draft model that catches up; () if none does
     # Of trees, by g: a whole round, and what it takes beyond proposal, step and warping: mask, walk, gather
     whole_round_seconds: Mapping[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     bookkeeping_seconds: Mapping[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
@@ -91,12 +93,13 @@ class Costs:
         by_size = ("target_seconds", "proposal_seconds", "whole_round_seconds", "bookkeeping_seconds")
         for field in by_size:
             object.__setattr__(self, field, {int(k): tuple(v) for k, v in getattr(self, field).items()})
-        object.__setattr__(self, "draft_step_seconds", tuple(self.draft_step_seconds))
+        steps = ("draft_step_seconds", "catch_up_seconds")
+        for field in steps:
+            object.__setattr__(self, field, tuple(getattr(self, field)))
         if not self.target_seconds.get(1):
             raise ValueError("target_seconds needs T = 1, the unit of every cost ratio")
         lengths = {len(v) for v in (*self.target_seconds.values(), *self.proposal_seconds.values())}
-        if self.draft_step_seconds:
-            lengths.add(len(self.draft_step_seconds))
+        lengths |= {len(times) for field in steps if (times := getattr(self, field))}
         if len(lengths) != 1:
             raise ValueError(f"every cost needs the same number of repeats, got {sorted(lengths)}")
 
@@ -133,6 +136,12 @@ class Costs:
             raise ValueError(f"d({gamma}) was not measured; proposals were timed for g = {sorted(curve)}")
         gammas = sorted(curve)
         return np.array([np.interp(gamma, gammas, [curve[g][r] for g in gammas]) for r in range(len(unit))])
+
+    def catch_up_ratio(self) -> NDArray[np.float64]:
+        """A step of a draft model that catches up, of each repeat, [R]; 0 where none does."""
+        return np.asarray(self.catch_up_seconds or np.zeros(self.num_repeats)) / np.asarray(
+            self.target_seconds[1]
+        )
 
     def bookkeeping_share(self, gamma: int) -> NDArray[np.float64]:
         """Share of a round over a tree of ``gamma`` drafted nodes, of each repeat, [R]; NaN for chains."""

@@ -21,6 +21,7 @@ class Totals:
     num_tokens: Float  # [...]
     cut: Float  # [...]
     rounds: Float  # [...]
+    catch_up_steps: Float  # [...]
     seconds: Float  # [...]
     prefill_seconds: Float  # [...]
     baseline_seconds: Float  # [...]
@@ -38,9 +39,9 @@ class CostRatios:
     """Costs in one-token target steps; [...] are leading dimensions."""
 
     c: Float  # [...]: a draft step
-    d: Float  # [..., M+1]: d(g), a proposal of g tokens
-    d_bucket: Float  # [..., number of buckets]: d(bucket)
-    v_bucket: Float  # [..., number of buckets]: v(bucket + 1), scoring a round
+    d: Float  # [..., number of buckets]: d(bucket), a proposal
+    v: Float  # [..., number of buckets]: v(bucket + 1), scoring it
+    catch_up: Float  # [...]: a step of tokens that another drafter drafted (``ModelDrafter.catch_up``)
 
 
 def pool(records: Sequence[PromptRecord]) -> Totals:
@@ -80,22 +81,17 @@ def resample(units: Totals, index: NDArray[np.int64]) -> Totals:
     return _take(units, lambda field: np.tensordot(counts.astype(np.float64), field, axes=1))
 
 
-def cost_ratios(costs: Costs, units: Totals, index: NDArray[np.int64], buckets: Sequence[int]) -> CostRatios:
-    """Medians over the repeats ``index`` [..., n] of every cost a round of ``units`` may have had.
+def cost_ratios(costs: Costs, index: NDArray[np.int64], buckets: Sequence[int]) -> CostRatios:
+    """Medians over the repeats ``index`` [..., n] of every cost a round in ``buckets`` may have had.
 
     Raises:
       ValueError: a needed cost was not measured.
     """
-    largest = max(buckets)
-    num_drafted = units.rounds_by_drafted.shape[-1]
-    buckets_drafting = [costs.proposal_ratio(g) for g in buckets]
-    # No round drafts more than its bucket: those d(g) need no measurement.
-    proposals = [costs.proposal_ratio(min(g, largest)) for g in range(num_drafted)]
     median = lambda repeats: np.median(np.asarray(repeats)[..., index], axis=-1)
     stack = lambda rows: np.moveaxis(median(rows), 0, -1)
     return CostRatios(
-        c=median(costs.draft_ratio(largest)),
-        d=stack(proposals),
-        d_bucket=stack(buckets_drafting),
-        v_bucket=stack([costs.verify_ratio(g + 1) for g in buckets]),
+        c=median(costs.draft_ratio(max(buckets))),
+        d=stack([costs.proposal_ratio(g) for g in buckets]),
+        v=stack([costs.verify_ratio(g + 1) for g in buckets]),
+        catch_up=median(costs.catch_up_ratio()),
     )

@@ -36,6 +36,7 @@ class ModelDraftState:
 
     cache: kv.KVCache  # or any cache with a ``length`` that rewinds by it
     before: Array  # [] int32: cache.length when the round began
+    catch_up_steps: Array  # [] int32: taken so far; a frozen row takes them as well
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,8 @@ class ModelDrafter:
                 f"ModelDrafter.catch_up {self.catch_up} exceeds the slack of the buffers, {max_gamma + 4}"
             )
         output = self.model.apply(params[1], prompt, self.model.init_cache(max_len))
-        state = ModelDraftState(cache=kv.rewind(output.cache, length - 1), before=length - 1)
+        cache = kv.rewind(output.cache, length - 1)
+        state = ModelDraftState(cache=cache, before=length - 1, catch_up_steps=jnp.int32(0))
         return state, self._room(length)
 
     def propose(
@@ -106,7 +108,7 @@ class ModelDrafter:
         gamma 0 ingests the pending tokens all the same, so that the cache
         never falls more than two behind.
         """
-        cache = self._caught_up(params[1], state.cache, tokens, length)
+        cache, steps = self._caught_up(params[1], state.cache, tokens, length)
         pending = jax.lax.dynamic_slice(tokens, (cache.length,), (2,))
         output = self.model.apply(params[1], pending, cache)
         logits = output.logits[length - cache.length - 1]
@@ -139,7 +141,9 @@ class ModelDrafter:
             has_law = probs.sum(axis=1) > 0
             num_drafted = jnp.minimum(num_drafted, jnp.cumprod(has_law).sum(dtype=jnp.int32))
         proposal = Proposal(tokens=drafts, probs=probs, num_drafted=num_drafted)
-        return proposal, ModelDraftState(cache=cache, before=state.cache.length)
+        return proposal, ModelDraftState(
+            cache=cache, before=state.cache.length, catch_up_steps=state.catch_up_steps + steps
+        )
 
     def commit(
         self, params: tuple[Params, Params], state: ModelDraftState, tokens: Array, outcome: Outcome
@@ -148,19 +152,22 @@ class ModelDrafter:
         length = outcome.old_length + outcome.num_emitted
         kept = jnp.minimum(state.cache.length, length - 1)
         ingested = jnp.where(outcome.num_emitted > 0, kept, state.before)
-        return ModelDraftState(cache=kv.rewind(state.cache, ingested), before=ingested), self._room(length)
+        state = dataclasses.replace(state, cache=kv.rewind(state.cache, ingested), before=ingested)
+        return state, self._room(length)
 
-    def _caught_up(self, params: Params, cache: Any, tokens: Array, length: Array) -> Any:
-        """``cache`` with all tokens but the last one or two of ``tokens[:length]`` fed."""
+    def _caught_up(self, params: Params, cache: Any, tokens: Array, length: Array) -> tuple[Any, Array]:
+        """(``cache`` with all but the last one or two of ``tokens[:length]`` fed, steps [] that took)."""
         if not self.catch_up:
-            return cache
+            return cache, jnp.int32(0)
 
-        def feed(cache: Any) -> Any:
+        def feed(carry: tuple[Any, Array]) -> tuple[Any, Array]:
+            cache, steps = carry
             chunk = jax.lax.dynamic_slice(tokens, (cache.length,), (self.catch_up,))
             fed = self.model.apply(params, chunk, cache).cache
-            return kv.rewind(fed, jnp.minimum(cache.length + self.catch_up, length - 1))
+            return kv.rewind(fed, jnp.minimum(cache.length + self.catch_up, length - 1)), steps + 1
 
-        return jax.lax.while_loop(lambda cache: length - cache.length > 2, feed, cache)
+        behind = lambda carry: length - carry[0].length > 2
+        return jax.lax.while_loop(behind, feed, (cache, jnp.int32(0)))
 
     @property
     def _vocab_size(self) -> int:

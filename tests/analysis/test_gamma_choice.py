@@ -46,7 +46,7 @@ def line(gamma, share, *, batch_size=1):
         "batch_size": batch_size,
         "status": "ok",
     }
-    return identity | summarize([record], costs, batch_size=batch_size)
+    return identity | summarize([record], costs)
 
 
 def choice(share, **settings):

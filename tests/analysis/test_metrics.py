@@ -126,17 +126,19 @@ MIXED = record(
 )  # fmt: skip
 
 
-def test_cost_model_charges_each_round_its_own_bucket_and_draft_loop():
-    """Six rounds without a draft pay v(1); four pay v(3), three of them d(2) and one d(1)."""
+def test_cost_model_charges_each_round_its_own_bucket():
+    """Six rounds without a draft pay v(1); four pay d(2) and v(3), though one drafted a single token."""
     line = metrics.summarize([MIXED], COSTS)
-    assert line["speedup_cost_model"] == pytest.approx(16 / (6 * 1.0 + 4 * 1.2 + 3 * 0.4 + 1 * 0.2))
+    assert line["speedup_cost_model"] == pytest.approx(16 / (6 * 1.0 + 4 * 1.2 + 4 * 0.4))
     assert metrics.mean_drafted(pool([MIXED])) == pytest.approx(0.7)
     assert line["speedup_leviathan"] == pytest.approx(line["tau_expected"] / (0.7 * 0.2 + 1))
 
 
-def test_in_a_batch_the_draft_loop_runs_to_the_bucket():
-    line = metrics.summarize([MIXED], COSTS, batch_size=8)
-    assert line["speedup_cost_model"] == pytest.approx(16 / (6 * 1.0 + 4 * 1.2 + 4 * 0.4))
+def test_cost_model_charges_every_step_of_a_draft_model_that_catches_up():
+    late = dataclasses.replace(MIXED, catch_up_steps=5)
+    costs = dataclasses.replace(COSTS, catch_up_seconds=(0.03, 0.03, 0.06))
+    line = metrics.summarize([late], costs)
+    assert line["speedup_cost_model"] == pytest.approx(16 / (6 * 1.0 + 4 * 1.2 + 4 * 0.4 + 5 * 0.3))
 
 
 def test_a_drafter_without_steps_has_c_from_its_proposal():

@@ -4,6 +4,7 @@ import dataclasses
 
 import drafter_cases as cases
 from drafter_cases import LENGTHS, PROMPTS, REQUEST, TARGET, TARGET_PARAMS
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -66,6 +67,20 @@ def test_a_model_that_catches_up_drafts_what_one_that_kept_up_drafts():
     assert drafted > 5 and copied > 2 and rejections <= copied
     _, copied, rejections = rounds_and_rejections(forgetful)  # control
     assert rejections > copied
+
+
+def test_a_model_one_step_behind_takes_one_step_a_round_and_drafts_the_same():
+    tokens, state, available = cases.start(CASCADE, PARAMS, PROMPTS, LENGTHS)
+    outcome = (cases.uniforms(0, 1), jnp.zeros(4, int), jnp.zeros(4, bool))  # frozen
+    round_of = lambda state: cases.forced_round(
+        CASCADE, PARAMS, 1, REQUEST.sampling, state, tokens, LENGTHS, available, *outcome
+    )
+    timely, *_ = round_of(state)
+    late, state, *_ = round_of(CASCADE.one_step_behind(state))
+    np.testing.assert_array_equal(late.tokens, timely.tokens)
+    _, state, *_ = round_of(state)
+    # The row of one token was never behind.
+    np.testing.assert_array_equal(state[1].catch_up_steps, [2, 0, 2, 2])
 
 
 def test_rows_without_a_copy_draft_nothing_beside_one_that_has():

@@ -93,7 +93,9 @@ def test_catching_up_from_any_distance():
     """1 to 8 tokens pending, dead slots poisoned: the laws and the cache of one that kept up."""
     drafter, gamma, behind = ModelDrafter(model=MODEL, catch_up=3), 2, jnp.arange(1, 9)
     text = jnp.zeros((24,), jnp.int32).at[:9].set(jnp.array([3, 1, 4, 1, 5, 9, 2, 6, 5]))
-    state = jax.vmap(lambda n: ModelDraftState(cache=prefilled(text, 9 - n), before=9 - n))(behind)
+    state = jax.vmap(lambda n: ModelDraftState(cache=prefilled(text, 9 - n), before=9 - n, catch_up_steps=0))(
+        behind
+    )
     state = dataclasses.replace(state, cache=poisoned(state.cache))
     row_sampling, noise = jax.tree.map(lambda x: x[1], SAMPLED.sampling), jnp.array([0.3, 0.6])
 
@@ -106,6 +108,7 @@ def test_catching_up_from_any_distance():
     np.testing.assert_allclose(proposal.probs, np.tile(proposal.probs[0], (8, 1, 1)), atol=1e-5)
     np.testing.assert_array_equal(after.cache.length, 9 + gamma - 1)
     np.testing.assert_array_equal(after.before, 9 - behind)
+    np.testing.assert_array_equal(after.catch_up_steps, [0, 0, 1, 1, 1, 2, 2, 2])
     fresh = jax.vmap(lambda token: prefilled(text.at[9].set(token), 10))(proposal.tokens[:, 0])
     assert rows_equal(after.cache, fresh)
 

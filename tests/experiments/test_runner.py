@@ -58,7 +58,7 @@ def test_a_row_that_parts_is_told_with_its_margin(pair):
     tokens = np.array(state.tokens)
     tokens[1, 4] = (tokens[1, 4] + 1) % 200
     plain, other = (
-        Timed(state=each, seconds=1.0, prefill_seconds=1.0)
+        Timed(state=each, seconds=1.0, prefill_seconds=1.0, catch_up_steps=np.zeros(len(each.length), int))
         for each in (state, dataclasses.replace(state, tokens=tokens))
     )
     same = Agreement(identical=True)

@@ -98,7 +98,7 @@ def test_rows_agree_with_the_records_beside_them(finished):
         lines = (path / "cells" / f"{row['cell_id']}.records.jsonl").read_text().splitlines()[1:]
         records = [PromptRecord.from_dict(json.loads(line)["record"]) for line in lines]
         assert [record.prompt for record in records] == [0, 1]
-        again = summarize(records, Costs.from_dict(row["costs"]), batch_size=1)
+        again = summarize(records, Costs.from_dict(row["costs"]))
         assert again["tau"] == row["tau"]
         assert again["speedup"] == pytest.approx(row["speedup"])
         assert row["num_tokens"] == sum(record.num_tokens for record in records) <= 16
