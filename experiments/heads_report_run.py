@@ -16,26 +16,52 @@ from specjax.analysis.heads_plots import training_figure
 from specjax.analysis.report import interval, number
 from specjax.analysis.trees import RANKS_SHOWN
 
+TAKES = "give the workdir of a run of experiments.train_heads"
+
 
 def write(workdir: epath.Path) -> str:
-    """Writes both files and returns the text. ValueError without an evaluation to show."""
+    """Writes both files and returns the text. ValueError without an evaluation to show, or nowhere to write."""
     metrics = read_metrics(workdir / "metrics.jsonl")
-    figure = training_figure(metrics)
-    with (workdir / "heads.png").open("wb") as file:
-        figure.savefig(file, format="png", dpi=130)
-    text = to_markdown(metrics)
-    (workdir / "heads.md").write_text(text)
+    figure, text = training_figure(metrics), to_markdown(metrics)
+    try:
+        with (workdir / "heads.png").open("wb") as file:
+            figure.savefig(file, format="png", dpi=130)
+        (workdir / "heads.md").write_text(text)
+    except OSError as error:
+        raise ValueError(f"--workdir: {workdir} cannot be written ({error.strerror or error})") from None
     return text
 
 
 def read_metrics(path: epath.Path) -> list[dict[str, Any]]:
-    """The lines of a run; a last one torn by a kill is left out."""
+    """The lines of a run; a last one torn by a kill is left out.
+
+    Raises ValueError for a file that no training of heads wrote, with the line
+    at fault, and for a run without an evaluation.
+    """
     if not path.exists():
-        raise ValueError(f"--workdir: no {path}; give the workdir of a run of experiments.train_heads")
-    whole = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    metrics = [json.loads(line) for line in whole]
-    if not heads.tau_curves(metrics):
+        raise ValueError(f"--workdir: no {path}; {TAKES}")
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); {TAKES}") from None
+    whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    metrics = [_parse(line, f"{path} line {number}") for number, line in enumerate(whole, start=1)]
+    if not heads.tau_curves(metrics) or not heads.last_evaluation(metrics):
         raise ValueError(f"{path}: no evaluation among {len(metrics)} steps; wait for evaluate_every steps")
+    return metrics
+
+
+def _parse(line: str, where: str) -> dict[str, Any]:
+    try:
+        metrics = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON ({error.msg} at column {error.colno}); {TAKES}") from None
+    if not isinstance(metrics, dict):
+        raise ValueError(f"{where} holds a {type(metrics).__name__}, not an object of figures; {TAKES}")
+    if type(metrics.get("step")) is not int:
+        raise ValueError(f"{where}: step is {metrics.get('step')!r}, not the number of a step; {TAKES}")
+    if odd := [name for name, value in metrics.items() if isinstance(value, str | dict)]:
+        raise ValueError(f"{where}: {odd[0]} is {metrics[odd[0]]!r}, not a number; {TAKES}")
     return metrics
 
 

@@ -32,3 +32,38 @@ def test_a_run_without_an_evaluation_says_so(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 4.0}\n')
     with pytest.raises(ValueError, match="no evaluation among 1 steps"):
         read_metrics(tmp_path / "metrics.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[1, 2]\n", "line 1 holds a list, not an object of figures"),
+        ("null\n", "line 1 holds a NoneType"),
+        ('{"step": 1}\n[\n', "line 2 is not JSON"),
+        ("{}\n", "line 1: step is None, not the number of a step"),
+        ('{"step": "one"}\n', "line 1: step is 'one'"),
+        ('{"step": 1, "held_out_predicted_tau_chain": "1.4"}\n', "held_out_predicted_tau_chain is '1.4'"),
+        ("\xff\n", "cannot be read"),
+    ],
+)
+def test_a_file_of_something_else_is_told_by_its_line(text, told, tmp_path):
+    (path := tmp_path / "metrics.jsonl").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=told) as caught:
+        write(tmp_path)
+    message = str(caught.value)
+    assert str(path) in message and message.endswith("give the workdir of a run of experiments.train_heads")
+    assert len(message.splitlines()) == 1
+
+
+def test_the_metrics_of_another_training_hold_no_evaluation_of_heads(tmp_path):
+    line = {"step": 1, "held_out_predicted_tau_chain": 1.5}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(ValueError, match="no evaluation among 1 steps"):
+        write(tmp_path)
+
+
+def test_a_report_that_cannot_be_written(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines()))
+    (tmp_path / "heads.png").mkdir()
+    with pytest.raises(ValueError, match=r"--workdir: .* cannot be written \(Is a directory\)"):
+        write(tmp_path)
