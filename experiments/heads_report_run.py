@@ -20,7 +20,7 @@ TAKES = "give the workdir of a run of experiments.train_heads"
 
 
 def write(workdir: epath.Path) -> str:
-    """Writes both files and returns the text. ValueError without an evaluation to show, or nowhere to write."""
+    """Writes both files and returns the text. ValueError without an evaluation, or nowhere to write."""
     metrics = read_metrics(workdir / "metrics.jsonl")
     figure, text = training_figure(metrics), to_markdown(metrics)
     try:
