@@ -36,32 +36,19 @@ OUTSIDE = ("held_out_files", "layers", "rare_ids", "rare_rank", "greedy", "start
 
 
 def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Console) -> None:
-    """Cuts the draft out of the target, trains it, writes its folder."""
-    check_folder("config.export", settings["export"])
-    checkpoint = open_target(settings["target"])
-    files, held_out_files = split_files(settings["responses"], settings["held_out_files"], checkpoint)
-    target, target_params = huggingface.load_checkpoint(checkpoint)
-    table = np.asarray(target_params["embed_tokens"])
-    counts = _counts(files, len(table))
-    draft = _start(settings, target, target_params, counts, checkpoint.stop_tokens())
+    """Cuts the draft out of the target, trains it, writes its folder.
+
+    Raises ValueError for settings that cannot be, before anything is compiled
+    or left in ``workdir``.
+    """
+    _check(settings)
+    teacher = _open(settings)
+    draft = _start(settings, teacher)
     recipe = _recipe(settings, draft.config)
-    maps = subset.maps(draft.ids, table)
-    identity = {"target_sha256": checkpoint.weights_hash(), "responses": [str(path) for path in files]}
-    outside = {key: settings[key] for key in OUTSIDE}
-    claim_workdir(workdir, {**dataclasses.asdict(recipe), **outside, **identity})
-    rows = functools.partial(load_rows, context=settings["context"], read=maps["read"])
-    try:
-        task = ResponsesTask(
-            recipe=recipe,
-            vocab_size=len(table),
-            start=draft.params,
-            head=jax.device_put(table[draft.ids]),
-            greedy=settings["greedy"],
-            training=rows(files),
-            held_out=rows(held_out_files),
-        )
-    except ValueError as error:
-        raise ValueError(f"config.responses: {error}") from None
+    maps = subset.maps(draft.ids, teacher.table)
+    task = _task(settings, teacher, draft, recipe, maps["read"])
+    claim_workdir(workdir, _what_is_computed(settings, teacher, recipe))
+
     tokens = sum(map(len, task.training.features))
     console.print(f"{tokens:,} response tokens in {len(task.training.tokens)} rows; before training:")
     console.print({name: round(value, 4) for name, value in task.evaluate(task.start).items()})
@@ -74,8 +61,80 @@ def run(settings: dict[str, Any], workdir: epath.Path, console: rich.console.Con
         **task.evaluate(state.params),
     }
     export = epath.Path(settings["export"] or workdir / "export")
-    _export(export, recipe, {**state.params, **maps}, checkpoint, summary)
+    _export(export, recipe, {**state.params, **maps}, teacher.checkpoint, summary)
     console.print(f"exported to {export}: {summary}")
+
+
+def _check(settings: dict[str, Any]) -> None:
+    """ValueError for what can be refused before anything is opened."""
+    check_folder("config.export", settings["export"])
+    layers = tuple(settings["layers"])
+    if twice := [layer for layer in layers if layers.count(layer) > 1]:
+        raise ValueError(
+            f"config.layers: {layers} names layer {twice[0]} twice; nearest is {tuple(dict.fromkeys(layers))}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """The target in memory, and the files of responses it wrote."""
+
+    checkpoint: Checkpoint
+    model: TransformerLM
+    params: Params
+    files: list[epath.Path]  # to train on
+    held_out_files: list[epath.Path]
+
+    @property
+    def table(self) -> np.ndarray:
+        """[V, D] its embeddings, which are its head as well."""
+        return np.asarray(self.params["embed_tokens"])
+
+
+def _open(settings: dict[str, Any]) -> Teacher:
+    checkpoint = open_target(settings["target"])
+    files, held_out_files = split_files(settings["responses"], settings["held_out_files"], checkpoint)
+    model, params = huggingface.load_checkpoint(checkpoint)
+    return Teacher(
+        checkpoint=checkpoint, model=model, params=params, files=files, held_out_files=held_out_files
+    )
+
+
+def _task(
+    settings: dict[str, Any], teacher: Teacher, draft: Start, recipe: Recipe, read: np.ndarray
+) -> ResponsesTask:
+    """What is learned from which rows; ``read`` [V] maps ids to the draft's own."""
+    rows = functools.partial(load_rows, context=settings["context"], read=read)
+    try:
+        task = ResponsesTask(
+            recipe=recipe,
+            vocab_size=len(teacher.table),
+            start=draft.params,
+            head=jax.device_put(teacher.table[draft.ids]),
+            greedy=settings["greedy"],
+            training=rows(teacher.files),
+            held_out=rows(teacher.held_out_files),
+        )
+    except ValueError as error:
+        raise ValueError(f"config.responses: {error}") from None
+    if recipe.evaluation_batches > task.num_held_out_batches:
+        raise ValueError(
+            f"config.evaluation_batches: {recipe.evaluation_batches}, but the responses of "
+            f"{len(teacher.held_out_files)} held-out files fill {task.num_held_out_batches} batches of about "
+            f"{settings['batch_size']} rows of {settings['context']} tokens; nearest is "
+            f"{task.num_held_out_batches}, or raise config.held_out_files"
+        )
+    return task
+
+
+def _what_is_computed(settings: dict[str, Any], teacher: Teacher, recipe: Recipe) -> dict[str, Any]:
+    """What a workdir may not mix, so that it is resumed by the same run alone."""
+    outside = {key: settings[key] for key in OUTSIDE}
+    identity = {
+        "target_sha256": teacher.checkpoint.weights_hash(),
+        "responses": [str(path) for path in teacher.files],
+    }
+    return {**dataclasses.asdict(recipe), **outside, **identity}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,40 +146,47 @@ class Start:
     ids: np.ndarray  # [K], in the model's order
 
 
-def _start(
-    settings: dict[str, Any],
-    target: TransformerLM,
-    target_params: Params,
-    counts: np.ndarray,
-    always: tuple[int, ...],
-) -> Start:
+def _start(settings: dict[str, Any], teacher: Teacher) -> Start:
     """Cut out of the target, or an earlier draft; with rows for rare ids if asked for and not there yet."""
-    size = settings["vocab_size"]
+    counts = _counts(teacher.files, len(teacher.table))
     if settings["start"]:
-        config, params, ids = _earlier(settings["start"], len(counts))
+        start = _earlier(settings, len(counts))
     else:
-        if not len(always) < size <= len(counts):
-            raise ValueError(f"config.vocab_size: {size} must lie in {len(always) + 1}..{len(counts)}")
-        ids = subset.most_frequent(counts, size, always)
-        config, inner = cut_from_target(target, target_params, ids, settings["layers"])
-        params = {"inner": inner}
-    if config.vocab_size != size:
-        raise ValueError(f"config.vocab_size: {size}, but {settings['start']} has {config.vocab_size}")
-    if settings["rare_ids"] and "rare_rows" not in params:
-        rest = np.setdiff1d(np.arange(len(counts)), ids)
-        rank, width = settings["rare_rank"], config.hidden_size
-        if settings["rare_ids"] > len(rest) or not 1 <= rank <= width:
-            raise ValueError(
-                f"config.rare_ids: {settings['rare_ids']} of rank {rank} must be "
-                f"at most {len(rest)} ids of a rank in 1..{width}"
-            )
-        rare = rest[subset.most_frequent(counts[rest], settings["rare_ids"])]
-        params |= subset.low_rank(np.asarray(target_params["embed_tokens"])[rare], rank)
-        ids = np.concatenate([ids, rare])
-    return Start(config=config, params=params, ids=ids)
+        start = _cut(settings, teacher, counts)
+    if settings["rare_ids"] and "rare_rows" not in start.params:
+        return _with_rare_ids(settings, teacher.table, counts, start)
+    return start
 
 
-def _earlier(folder: str, vocab_size: int) -> tuple[DecoderConfig, Params, np.ndarray]:
+def _cut(settings: dict[str, Any], teacher: Teacher, counts: np.ndarray) -> Start:
+    """Some layers of the target, and the ids that it writes most."""
+    size, always = settings["vocab_size"], teacher.checkpoint.stop_tokens()
+    if not len(always) < size <= len(counts):
+        raise ValueError(f"config.vocab_size: {size} must lie in {len(always) + 1}..{len(counts)}")
+    ids = subset.most_frequent(counts, size, always)
+    try:
+        config, inner = cut_from_target(teacher.model, teacher.params, ids, settings["layers"])
+    except ValueError as error:
+        raise ValueError(f"config.layers: {error}") from None
+    return Start(config=config, params={"inner": inner}, ids=ids)
+
+
+def _with_rare_ids(settings: dict[str, Any], table: np.ndarray, counts: np.ndarray, start: Start) -> Start:
+    rest = np.setdiff1d(np.arange(len(counts)), start.ids)
+    rank, width = settings["rare_rank"], start.config.hidden_size
+    if settings["rare_ids"] > len(rest) or not 1 <= rank <= width:
+        raise ValueError(
+            f"config.rare_ids: {settings['rare_ids']} of rank {rank} must be "
+            f"at most {len(rest)} ids of a rank in 1..{width}"
+        )
+    rare = rest[subset.most_frequent(counts[rest], settings["rare_ids"])]
+    params = {**start.params, **subset.low_rank(table[rare], rank)}
+    return dataclasses.replace(start, params=params, ids=np.concatenate([start.ids, rare]))
+
+
+def _earlier(settings: dict[str, Any], vocab_size: int) -> Start:
+    """An earlier draft of a target of ``vocab_size`` ids."""
+    folder, size = settings["start"], settings["vocab_size"]
     try:
         checkpoint = open_checkpoint(folder)
         model, params = subset.with_vocabulary(checkpoint, *huggingface.load_checkpoint(checkpoint))
@@ -128,9 +194,12 @@ def _earlier(folder: str, vocab_size: int) -> tuple[DecoderConfig, Params, np.nd
         raise ValueError(f"config.start: {error}") from None
     if not isinstance(model, subset.SubsetLM) or model.vocab_size != vocab_size:
         raise ValueError(f"config.start: {folder} is no draft with {vocab_size} ids to read and write")
+    if model.config.vocab_size != size:
+        raise ValueError(f"config.vocab_size: {size}, but {folder} has {model.config.vocab_size}")
     del params["read"]
     known = np.argsort(np.asarray(params.pop("write")))  # those outside come last
-    return model.config, params, known[: model.config.vocab_size + len(params.get("rare_rows", ()))]
+    ids = known[: model.config.vocab_size + len(params.get("rare_rows", ()))]
+    return Start(config=model.config, params=params, ids=ids)
 
 
 def _counts(files: list[epath.Path], vocab_size: int) -> np.ndarray:

@@ -200,6 +200,11 @@ class ResponsesTask:
         plans = plan_pass(rows, stage.batch_size * stage.context, random.permutation(len(rows.tokens)))
         return [plans[index] for index in random.permutation(len(plans))]
 
+    @property
+    def num_held_out_batches(self) -> int:
+        """The most that ``recipe.evaluation_batches`` finds to evaluate on."""
+        return len(self._plans(self.held_out, 0))
+
     def evaluate(self, params: Params) -> dict[str, float]:
         """KL, overlap sum min(p, q) and equal most likely tokens, means over held-out response tokens."""
         plans = self._plans(self.held_out, 0)[: self.recipe.evaluation_batches]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 
 from etils import epath
@@ -11,6 +12,7 @@ import rich.console
 from experiments import catalogue, distill_run, respond_run
 from experiments.plan import prepare
 from experiments.settings import SweepSettings
+from specjax.training.responses_distillation import ResponsesTask
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
@@ -118,13 +120,36 @@ def test_an_earlier_draft_learns_rare_ids(chat_target, responses, prompts_file, 
         ({"vocab_size": 1}, r"config\.vocab_size: 1 must lie in"),
         ({"start": "nowhere"}, r"config\.start: .*nowhere"),
         ({"batch_size": 999}, r"config\.responses: \d+ training responses do not fill a batch of 999 rows"),
+        ({"layers": (1, 0, 1)}, r"config\.layers: \(1, 0, 1\) names layer 1 twice; nearest is \(1, 0\)$"),
+        ({"layers": (0, 99)}, r"config\.layers: layers \(0, 99\) must be some of 0\.\."),
+        ({"layers": ()}, r"config\.layers: layers \(\) must be some of 0\.\."),
     ],
 )
-def test_a_vocabulary_that_cannot_be_is_refused(chat_target, responses, tmp_path, change, told):
+def test_a_draft_that_cannot_be_is_refused(chat_target, responses, tmp_path, monkeypatch, change, told):
+    monkeypatch.setattr(ResponsesTask, "evaluate", forbidden)
     with pytest.raises(ValueError, match=told):
         distill_run.run(
             {**distill_settings(chat_target, responses), **change}, epath.Path(tmp_path), console()
         )
+    assert not list(tmp_path.iterdir())  # so that the same workdir may be given again
+
+
+def forbidden(*_):
+    raise AssertionError("a run that is refused must not compile")
+
+
+def test_more_evaluation_than_is_held_out_is_refused(chat_target, responses, tmp_path, monkeypatch):
+    settings, workdir = distill_settings(chat_target, responses), epath.Path(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(ResponsesTask, "evaluate", forbidden)
+        with pytest.raises(
+            ValueError, match=r"config\.evaluation_batches: 99, but .* nearest is \d+"
+        ) as told:
+            distill_run.run({**settings, "evaluation_batches": 99}, workdir, console())
+    nearest = int(re.search(r"nearest is (\d+)", str(told.value))[1])
+    with pytest.raises(ValueError, match=r"config\.evaluation_batches"):
+        distill_run.run({**settings, "evaluation_batches": nearest + 1}, workdir, console())
+    distill_run.run({**settings, "evaluation_batches": nearest, "steps": 2}, workdir, console())
 
 
 def test_responses_need_a_chat_template(pair, prompts_file, tmp_path):
