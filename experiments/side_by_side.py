@@ -12,25 +12,12 @@ from rich.progress import track
 from experiments import catalogue, models, runner
 from experiments import transformers_peer as peer
 from experiments.cells import NONE
+from experiments.compare_setup import LOOKUP
 from experiments.comparison import Decode
 from experiments.plan import Plan
 from specjax.acceptance.rejection import Rejection
 from specjax.testing import parity
 from specjax.types import Request
-
-LOOKUP = "prompt_lookup"
-
-
-def check_room(plan: Plan) -> None:
-    """ValueError where a context ends before the output does: the two would stop at different tokens."""
-    for model in (*plan.targets.values(), *plan.draft_models.values()):
-        longest = max(len(ids) for encoded in plan.token_ids.values() for ids in encoded)
-        over = longest + plan.settings.max_new_tokens - model.model.context
-        if over > 0:
-            raise ValueError(
-                f"{model.label}: a prompt of {longest} tokens and max_new_tokens "
-                f"{plan.settings.max_new_tokens} are {over} too many for its context of {model.model.context}"
-            )
 
 
 class SideBySide:
