@@ -73,7 +73,7 @@ def prepare(settings: SweepSettings) -> Plan:
     return prepared
 
 
-def claim(workdir: str, prepared: Plan) -> epath.Path:
+def claim(workdir: str | None, prepared: Plan) -> epath.Path:
     """The folder of ``workdir``, writable and of no other comparison; else ValueError."""
     folder = launch.make_workdir(workdir)
     settings = dataclasses.asdict(prepared.settings)
