@@ -74,7 +74,12 @@ def finished_row(
     first; both None unless :func:`is_comparable`.
     """
     row = identity(cell, plan)
-    row |= summarize(records, costs, is_tree=cell.is_tree)
+    row |= summarize(
+        records,
+        costs,
+        is_tree=cell.is_tree,
+        is_cascade=DrafterName.parse(cell.drafter).is_cascade,
+    )
     comparable = is_comparable(cell)
     margins = sorted((each.margin for each in agreements if each.margin is not None), reverse=True)
     return row | {

@@ -38,7 +38,12 @@ def main(argv: list[str]) -> None:
         compilation.keep_on_disk(compilation.DEFAULT_CACHE)
     except ValueError as error:
         launch.fail(str(error))
-    Console(soft_wrap=True).print(trace.to_text(decode(plan, cell)))
+    decoded = decode(plan, cell)
+    console = Console(soft_wrap=True)
+    if console.no_color or not console.is_terminal:  # marks instead: a rejected token must not read as text
+        print(f"{decoded.title}\n{trace.to_plain(decoded)}\n{decoded.summary}")
+    else:
+        console.print(trace.to_text(decoded))
 
 
 def own_prompt(text: str) -> Prompt:

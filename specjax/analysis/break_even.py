@@ -35,13 +35,14 @@ class AlphaNeeded:
 
 
 def alphas_needed(rows: Sequence[Row]) -> list[AlphaNeeded]:
-    """One line for each finished cell with a drafter of chains whose costs were measured."""
+    """One line for each finished cell with one drafter of chains whose costs were measured."""
     return [
         _line(name, row)
         for name, group in cells.by_drafter(trees.chain_rows(rows)).items()
         for lines in cells.by_temperature(group).values()
         for row in lines
-        if None not in (row["proposal_cost_ratio"], row["verify_cost_ratio"], row["tau"])
+        if None
+        not in (row["draft_cost_ratio"], row["proposal_cost_ratio"], row["verify_cost_ratio"], row["tau"])
     ]
 
 

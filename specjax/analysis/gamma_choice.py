@@ -11,7 +11,10 @@ from specjax.analysis.cells import Row
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GammaChoice:
-    """Three answers to one question, and the conditions behind them. None where a cost is missing."""
+    """Three answers to one question, and the conditions behind them.
+
+    None where a cost is missing, or a cascade's drafters have two.
+    """
 
     label: str
     temperature: float
@@ -45,7 +48,7 @@ def _choice(name: str, temperature: float, lines: Sequence[Row]) -> GammaChoice:
     fastest = max((line for line in lines if line["speedup"] is not None), key=lambda line: line["speedup"])
     plain_wins = fastest["speedup"] < 1
     paper_gamma = None if c is None else theory.optimal_gamma(alpha, c=c)
-    costs_gamma, costs_speedup = _by_costs(alpha, lines)
+    costs_gamma, costs_speedup = (None, None) if c is None else _by_costs(alpha, lines)
     d, v = fastest["proposal_cost_ratio"], fastest["verify_cost_ratio"]
     return GammaChoice(
         label=name,
@@ -63,7 +66,7 @@ def _choice(name: str, temperature: float, lines: Sequence[Row]) -> GammaChoice:
         measured_speedup=1.0 if plain_wins else fastest["speedup"],
         measured_ci=None if plain_wins else fastest["speedup_ci"],
         tau=fastest["tau"],
-        break_even_tau=None if d is None or v is None else float(theory.break_even_tau(d, v)),
+        break_even_tau=None if None in (c, d, v) else float(theory.break_even_tau(d, v)),
     )
 
 

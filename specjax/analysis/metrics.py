@@ -128,6 +128,8 @@ def round_cost(totals: Totals, ratios: CostRatios) -> Float:
 
 # Equation (1) and what inverts it, and the cost of one draft step in a row of them.
 CHAIN_ONLY = ("alpha_overlap", "alpha_tau", "tau_expected", "speedup_leviathan", "draft_cost_ratio")
+# Two drafters that take turns have no one c.
+ONE_DRAFTER_ONLY = ("speedup_leviathan", "draft_cost_ratio")
 
 MEASURED = {
     "alpha_accept": alpha_accept,
@@ -147,6 +149,7 @@ def summarize(
     *,
     seed: int = 0,
     is_tree: bool = False,
+    is_cascade: bool = False,
 ) -> dict[str, Any]:
     """The measured and predicted fields of one results line.
 
@@ -161,6 +164,8 @@ def summarize(
       seed: of the bootstrap.
       is_tree: the rounds drafted trees. Positions are then depths, and what
         supposes a chain (``CHAIN_ONLY``) is undefined.
+      is_cascade: two drafters took turns; what supposes one cost of a draft
+        step (``ONE_DRAFTER_ONLY``) is undefined.
 
     Raises:
       ValueError: no records, records of different programs, or a cost that the rounds need is missing.
@@ -181,8 +186,8 @@ def summarize(
     }
     line |= _measured(units, costs, records[0].buckets, seed)
     line |= _costs(costs, gamma, seed)
-    if is_tree:
-        line |= {name + suffix: None for name in CHAIN_ONLY for suffix in ("", "_ci")}
+    undefined = (*CHAIN_ONLY * is_tree, *ONE_DRAFTER_ONLY * is_cascade)
+    line |= {name + suffix: None for name in undefined for suffix in ("", "_ci")}
     return line
 
 

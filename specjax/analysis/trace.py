@@ -160,11 +160,13 @@ def to_text(trace: DecodeTrace) -> Text:
 
 
 def to_plain(trace: DecodeTrace) -> str:
-    """For Markdown: accepted tokens bare, rejected ones in [-...-], the target's own in {+...+}."""
+    """For Markdown and pipes: accepted tokens bare, rejected ones in [-...-], the target's own in {+...+}."""
     marks = {REJECTED: ("[-", "-]"), "residual": ("{+", "+}"), "bonus": ("{+", "+}")}
     lines = []
     for line in trace.lines:
         parts = [marks.get(p.kind, ("", "")) for p in line.pieces]
         text = "".join(left + visible(p.text) + right for p, (left, right) in zip(line.pieces, parts))
-        lines.append(f"{line.number:4d} {text}" if line.number else f"     {text}")
+        lines.append(
+            f"{line.number:4d} +{line.num_emitted:<3d} {text}" if line.number else f"          {text}"
+        )
     return "\n".join(lines)

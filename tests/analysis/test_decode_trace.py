@@ -45,7 +45,7 @@ def test_terminal_text_strikes_rejected_tokens_and_keeps_a_pass_on_its_line(trac
 
 
 def test_plain_text_marks_what_was_rejected(trace):
-    assert to_plain(trace).splitlines()[1] == "   1 [-sys-]{+os+}"
+    assert to_plain(trace).splitlines()[1] == "   1 +1   [-sys-]{+os+}"
 
 
 def test_traces_survive_json(trace):

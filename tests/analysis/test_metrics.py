@@ -141,6 +141,12 @@ def test_cost_model_charges_every_step_of_a_draft_model_that_catches_up():
     assert line["speedup_cost_model"] == pytest.approx(16 / (6 * 1.0 + 4 * 1.2 + 4 * 0.4 + 5 * 0.3))
 
 
+def test_what_supposes_one_drafter_is_undefined_for_a_cascade():
+    line = metrics.summarize([MIXED], COSTS, is_cascade=True)
+    assert line["draft_cost_ratio"] is line["speedup_leviathan"] is line["speedup_leviathan_ci"] is None
+    assert line["speedup_cost_model"] and line["alpha_overlap"]
+
+
 def test_a_drafter_without_steps_has_c_from_its_proposal():
     costs = dataclasses.replace(COSTS, draft_step_seconds=())
     assert metrics.summarize([record()], costs)["draft_cost_ratio"] == pytest.approx(0.2)
