@@ -16,7 +16,9 @@ import pytest
 from specjax.acceptance import OneHotWalk, Rejection
 from specjax.decoding.generate import decode_donated, prefill
 from specjax.decoding.program import Program
+from specjax.drafters.cascade import Cascade
 from specjax.drafters.model import ModelDrafter
+from specjax.drafters.prompt_lookup import PromptLookup
 from specjax.models.decoder import DecoderConfig
 from specjax.models.language_model import from_config, init_params
 from specjax.processors import make_processors
@@ -105,13 +107,13 @@ def _pair():
     return from_config(config), jax.eval_shape(lambda: init_params(config, 0))
 
 
-def _optimized(batch: int, gammas: tuple[int, ...], **settings) -> str:
+def _optimized(batch: int, gammas: tuple[int, ...], drafter=None, **settings) -> str:
     model, params = _pair()
     program = Program(
         target=model,
         rule=Rejection(),
         max_len=MAX_LEN,
-        drafter=ModelDrafter(model=model),
+        drafter=drafter or ModelDrafter(model=model),
         gammas=gammas,
         max_gamma=gammas[-1],
     )
@@ -128,6 +130,15 @@ def test_no_cache_sized_copy_in_the_loop(batch, gammas):
     shape = f"f32[{batch},{HEADS},{MAX_LEN},{HEAD_DIM}]"
     assert shape in hlo
     assert _copies_in_loops(hlo, shape) == []
+
+
+def test_a_cascade_copies_no_cache_where_its_model_catches_up():
+    """One row: in a batch, the catch-up loop of a row that is done copies its draft cache."""
+    model, _ = _pair()
+    beside = ModelDrafter(model=model, catch_up=4)
+    hlo = _optimized(1, (1, 3), Cascade(copier=PromptLookup(min_ngram=3), model=beside, model_gamma=1))
+    shape = f"f32[1,{HEADS},{MAX_LEN},{HEAD_DIM}]"
+    assert shape in hlo and _copies_in_loops(hlo, shape) == []
 
 
 def test_processors_copy_no_cache_either():
