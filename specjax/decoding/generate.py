@@ -98,7 +98,8 @@ def _loop(
     gammas = jnp.asarray(program.gammas)
     live = lambda state: jnp.any(~state.done)
     wanted = lambda state: jnp.max(jnp.where(state.done, 0, state.want))
-    bucket = lambda state: jnp.searchsorted(gammas[:-1], wanted(state))  # the last one takes all the rest
+    # The last one takes all the rest. (A search would be a loop of its own in every predicate.)
+    bucket = lambda state: jnp.sum(gammas[:-1] < wanted(state))
 
     def one_pass(state: DecodeState) -> DecodeState:
         # One loop per bucket: a switch over the state would copy every cache twice a round.
