@@ -81,7 +81,7 @@ def decoding_law(
     """
     gamma, vocab_size, batch = program.gammas[-1], program.target.vocab_size, prompts.shape[0]
     one_row = functools.partial(forced_round, program, params, active_in(request))
-    play = _in_chunks(jax.jit(jax.vmap(one_row)), _ROWS)
+    play = in_chunks(jax.jit(jax.vmap(one_row)), _ROWS)
     every_draft = np.array(list(itertools.product(range(vocab_size), repeat=gamma)), np.int32)
     keyless = dataclasses.replace(request, key=jnp.zeros(batch))  # nothing is drawn
     requests = jax.tree.map(np.asarray, keyless)
@@ -123,7 +123,7 @@ def _chances(rule: Rule, proposal: Proposal, target_probs: np.ndarray) -> np.nda
     parts = (proposal.tokens, proposal.num_drafted, target_probs, proposal.probs)
     rows = np.concatenate([x.reshape(num, -1).astype(np.float64) for x in parts if x is not None], axis=1)
     _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    judge = _in_chunks(functools.partial(_judge, rule), _JUDGED)
+    judge = in_chunks(functools.partial(_judge, rule), _JUDGED)
     return judge(*jax.tree.map(lambda x: x[first], (proposal, target_probs)))[np.ravel(inverse)]
 
 
@@ -150,7 +150,7 @@ def _judge(rule: Rule, proposal: Proposal, target_probs: np.ndarray) -> np.ndarr
     return chances
 
 
-def _in_chunks(function: Callable[..., Any], size: int) -> Callable[..., Any]:
+def in_chunks(function: Callable[..., Any], size: int) -> Callable[..., Any]:
     """``function`` of arrays [N, ...], called with ``size`` rows at a time, the last ones repeated."""
 
     def run(*arrays: Any) -> Any:

@@ -125,7 +125,7 @@ def walk_law(rule: TreeRule, p: Law, trees: Trees) -> np.ndarray:
         reach[0] = 1.0
         arrays = [x[row] for x in (trees.tokens, trees.valid, trees.target_probs)]
         for level in range(trees.max_depth + 1):
-            found = np.asarray(_draw_boundaries(rule, trees.max_depth, trees.parent, coins, *arrays))
+            found = np.asarray(walk_boundaries(rule, trees.max_depth, trees.parent, coins, *arrays))
             ends = np.concatenate([np.zeros((size, 1)), found, np.full((size, 1), GRID)], axis=1)
             for node in np.flatnonzero(reach * (depth == level)).tolist():
                 path, law = trees.path(row, node), np.diff(ends[node]) / GRID
@@ -179,7 +179,7 @@ def _boundaries(rule: TreeRule, max_depth: int, parent: Array, tokens, valid, pr
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _draw_boundaries(rule: TreeRule, max_depth: int, parent: Array, coins, tokens, valid, target_probs):
+def walk_boundaries(rule: TreeRule, max_depth: int, parent: Array, coins, tokens, valid, target_probs):
     """[N, V-1]: where node n's coin, the others being ``coins[n]``, draws token v + 1 or a later one."""
     size, vocab_size = target_probs.shape
     tree = make_tree(tokens, parent, max_depth=max_depth, valid=valid)
