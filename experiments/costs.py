@@ -151,8 +151,9 @@ def _loops(
             loops["whole round", gamma] = functools.partial(cost_loops.whole_rounds, *of_program, done)
             loops["warp", gamma] = functools.partial(cost_loops.warps, target, gamma, request, state)
     if isinstance(drafter, Cascade):
-        gamma = drafter.model_gamma
-        late = dataclasses.replace(state, draft_state=drafter.one_step_behind(state.draft_state))
+        gamma, model, (copying, drafting) = drafter.model_gamma, drafter.model, state.draft_state
+        assert isinstance(model, ModelDrafter)
+        late = dataclasses.replace(state, draft_state=(copying, model.one_step_behind(drafting)))
         loops["behind", gamma] = functools.partial(
             cost_loops.rounds, programs[gamma], gamma, params, request, late
         )

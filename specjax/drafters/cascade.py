@@ -6,8 +6,6 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from specjax import cache as kv
-from specjax.drafters.model import ModelDrafter
 from specjax.types import Array, Drafter, DraftState, Draw, Noise, Outcome, Params, Proposal, Warp
 
 
@@ -29,7 +27,7 @@ class Cascade:
     """
 
     copier: Drafter  # without params, as prompt lookup
-    model: ModelDrafter
+    model: Drafter
     model_gamma: int
 
     def __post_init__(self) -> None:
@@ -80,13 +78,6 @@ class Cascade:
         copying, copied = self.copier.commit((params[0], ()), state[0], tokens, outcome)
         drafting, drafted = self.model.commit(params, state[1], tokens, outcome)
         return (copying, drafting), self._available(copied, drafted)
-
-    def one_step_behind(self, state: tuple[DraftState, DraftState]) -> tuple[DraftState, DraftState]:
-        """``state``, its model as many tokens behind as one step catches up on (for measuring that step)."""
-        copying, drafting = state
-        length = jnp.maximum(drafting.cache.length - self.model.catch_up, 0)
-        drafting = dataclasses.replace(drafting, cache=kv.rewind(drafting.cache, length), before=length)
-        return copying, drafting
 
     def _available(self, copied: Array, drafted: Array) -> Array:
         return jnp.where(copied > self.model_gamma, copied, jnp.minimum(drafted, self.model_gamma))

@@ -155,6 +155,11 @@ class ModelDrafter:
         state = dataclasses.replace(state, cache=kv.rewind(state.cache, ingested), before=ingested)
         return state, self._room(length)
 
+    def one_step_behind(self, state: ModelDraftState) -> ModelDraftState:
+        """``state`` without the tokens that one step catches up on, for measuring that step."""
+        length = jnp.maximum(state.cache.length - self.catch_up, 0)
+        return dataclasses.replace(state, cache=kv.rewind(state.cache, length), before=length)
+
     def _caught_up(self, params: Params, cache: Any, tokens: Array, length: Array) -> tuple[Any, Array]:
         """(``cache`` with all but the last one or two of ``tokens[:length]`` fed, steps [] that took)."""
         if not self.catch_up:
