@@ -34,12 +34,10 @@ def alpha_needed_figure(rows: Sequence[cells.Row]) -> Figure:
             _measured(axis, [line for line in lines if line.row["temperature"] == temperature], shift, color)
         axis.set_xticks(sorted({line.row["gamma"] for line in lines}))
         axis.set_ylim(0, 1.03)
-    for temperature, color in colors.items():
-        axes[0].plot([], [], "o", color=color, label=f"alpha_overlap, T = {temperature:g}")
-    axes[0].plot([], [], "D", color=ps.MUTED, markerfacecolor="white", label="alpha of the measured tau")
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9, frameon=False
-    )
+    handles = axes[0].get_legend_handles_labels()[0]
+    handles += [ps.key(f"alpha_overlap, T = {t:g}", "o", color=color) for t, color in colors.items()]
+    handles += [ps.key("alpha of the measured tau", "D", color=ps.MUTED, markerfacecolor="white")]
+    ps.legend_below(figure, handles)
     return figure
 
 
@@ -62,12 +60,12 @@ def _measured(axis: Axes, lines: Sequence[AlphaNeeded], shift: float, color: tup
     """alpha_overlap with its interval, filled, and hollow the alpha of tau."""
     places = [line.row["gamma"] + shift for line in lines]
     hollow = [line.alpha_of_tau for line in lines]
-    axis.plot(places, hollow, "D", color=color, markerfacecolor="white", markersize=5)
+    axis.plot(places, hollow, "D", color=color, markerfacecolor="white", markersize=5, clip_on=False)
     tested = [(x, line.row) for x, line in zip(places, lines) if line.row["alpha_overlap"] is not None]
     if tested:
         alphas = [row["alpha_overlap"] for _, row in tested]
         axis.errorbar(
             [x for x, _ in tested], alphas,
             yerr=ps.all_errors(alphas, [row["alpha_overlap_ci"] for _, row in tested]),
-            fmt="o", color=color, markersize=4.5, capsize=2.5, elinewidth=1,
+            fmt="o", color=color, markersize=4.5, capsize=2.5, elinewidth=1, clip_on=False,
         )  # fmt: skip

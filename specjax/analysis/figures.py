@@ -33,7 +33,7 @@ FIGURES = (
         plots.speedup_figure,
         "Measured speedup with 95 % intervals, and two predictions. Dashed: tau / (d + v) with measured "
         "costs should run through the points. Dotted: the paper's Theorem 3.8, too high wherever scoring "
-        "gamma + 1 tokens costs more than scoring one.",
+        "gamma + 1 tokens costs more than scoring one. Of a single gamma, diamond and cross.",
     ),
     FigureSpec(
         "speedup_heatmap",
@@ -54,8 +54,8 @@ FIGURES = (
         "Optimal gamma over alpha (Fig. 3 of the paper)",
         theory_plots.optimal_gamma_figure,
         "Steps: the best gamma for v = 1 at several draft costs c. Points: the fastest gamma that was "
-        "measured, one for each temperature. Points below the step of their own c show that scoring is "
-        "not free.",
+        "measured, one for each temperature, and 0 where none was faster than plain decoding. Points below "
+        "the step of their own c show that scoring is not free.",
     ),
     FigureSpec(
         "acceptance_by_position",
@@ -78,7 +78,9 @@ FIGURES = (
         "Where the time goes (Fig. 5 of the paper)",
         theory_plots.timeline_figure,
         "Draft and target calls at their measured costs; numbers are the tokens each target call yields, in "
-        "the measured mean. A longer target call is v(gamma + 1) > 1.",
+        "the measured mean. A longer target call is v(gamma + 1) > 1. A draft model's proposal is divided "
+        "into its steps, another is one block. Every round is drawn at the cost of gamma, though a drafter "
+        "that at times has nothing to copy takes cheaper ones as well.",
     ),
     FigureSpec(
         "costs",

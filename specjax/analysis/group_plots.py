@@ -31,18 +31,13 @@ def group_figure(rows: Sequence[Row]) -> Figure:
     for table, pair in zip(tables, zip(axes[::2], axes[1::2])):
         for axis, (field, x) in zip(pair, PANELS.items()):
             ps.style(axis, title=f"T = {table.temperature:g}", x=x, y="group of prompts")
-            axis.tick_params(labelbottom=True)
             _dots(axis, table, field, looks)
         pair[0].set_xlim(0, 1)
         pair[1].axvline(1, color=ps.MUTED, linewidth=1)
         pair[1].set_ylabel("")
         pair[1].tick_params(labelleft=False)
-    handles = [
-        axes[0].plot([], [], marker, color=color, linestyle="none", label=name)[0]
-        for name, (color, marker) in looks.items()
-    ]
-    columns = ps.legend_columns(names)
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
+    handles = [ps.key(name, marker, color=color) for name, (color, marker) in looks.items()]
+    ps.legend_below(figure, handles, most=5)
     return figure
 
 
@@ -59,7 +54,7 @@ def _dots(axis: Axes, table: GroupTable, field: str, looks: dict) -> None:
             axis.errorbar(
                 values, [place + offset for place, _ in known],
                 xerr=ps.all_errors(values, [line[f"{field}_ci"] for _, line in known]),
-                fmt=marker, color=color, markersize=4.5, capsize=2, elinewidth=1,
+                fmt=marker, color=color, markersize=4.5, capsize=2, elinewidth=1, clip_on=False,
             )  # fmt: skip
     axis.axhspan(-0.5, 0.5, color=ps.GRID, alpha=0.5, linewidth=0)
     for boundary in np.arange(len(groups) - 1) + 0.5:

@@ -37,13 +37,7 @@ def accuracy_figure(rows: Sequence[Row]) -> Figure:
             )  # fmt: skip
         axis.set_xticks(range(1, max(len(own), 5) + 1))
         axis.set_ylim(0, 1.03)
-    figure.legend(
-        *axes[0].get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=2 if len(names) == 1 else 4,
-        fontsize=9,
-        frameon=False,
-    )
+    ps.legend_below(figure, axes[0].get_legend_handles_labels()[0])
     return figure
 
 

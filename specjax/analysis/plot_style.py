@@ -10,19 +10,25 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 import numpy as np
 
 INK, MUTED, GRID = "#1f2933", "#616e7c", "#e4e7eb"
 TARGET_COLOR, DRAFT_COLOR, FASTER, SLOWER = "#3b6fb6", "#e8912d", "#1b7f5c", "#b8433c"
 CATEGORICAL = ("#3b6fb6", "#e8912d", "#1b9e77", "#8e5ea2", "#c0504d", "#4bacc6", "#7f7f7f", "#a6761d")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+FILLS = ("full", "none", "bottom", "top", "left", "right")
 WIDTH = 9.0  # inches of a full-width figure
+LEGEND_LINE = 0.2  # inches
 NARROW_TITLE = 24  # characters over one panel of three
 
 
 def new_figure(height: float = 4.5, width: float = WIDTH) -> Figure:
     """An empty figure that draws without a display; inches."""
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    # Wide enough that the label of one panel does not touch the panel before it
+    layout = ConstrainedLayoutEngine(w_pad=0.1)
+    figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
@@ -47,23 +53,49 @@ def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> Axes:
 
 
 def panels(count: int, *, columns: int = 3, height: float = 3.4, **kwargs: Any) -> tuple[Figure, list[Axes]]:
-    """``count`` axes in rows of at most ``columns``; unused places stay empty."""
+    """``count`` axes in rows of at most ``columns``; unused places stay empty, shared x ticks are named."""
     columns = min(columns, max(count, 1))
+    if count == columns + 1:
+        columns = math.ceil(count / 2)  # four as two pairs: none is left alone
     lines = math.ceil(max(count, 1) / columns)
     figure = new_figure(height=height * lines + 0.5, width=WIDTH if columns > 1 else WIDTH * 0.65)
     grid = figure.subplots(lines, columns, squeeze=False, **kwargs).ravel().tolist()
     for unused in grid[count:]:
         unused.set_axis_off()
+    for axis in grid[:count]:
+        axis.tick_params(labelbottom=True)
     return figure, grid[:count]
 
 
-def legend_columns(names: Sequence[str], most: int = 5) -> int:
-    """How many columns of ``names``, at 9 points with their handles, fit below a figure of full width.
+def legend_columns(names: Sequence[str], most: int = 5, width: float = WIDTH) -> int:
+    """How many columns of ``names``, at 9 points with their handles, fit below a figure of ``width`` inches.
 
-    >>> legend_columns(["draft", "none"]), legend_columns(["draft-smollm2:optimal, recursive_rejection"])
-    (5, 2)
+    A column is filled before the next one and as wide as its widest name.
+
+    >>> legend_columns(["draft", "none"]), legend_columns(4 * ["draft-smollm2:optimal, recursive_rejection"])
+    (2, 2)
     """
-    return max(1, min(most, int(WIDTH / (0.6 + 0.08 * max(map(len, names))))))
+    widths = [0.6 + 0.075 * len(name) for name in names]
+    fits = lambda count: sum(column.max() for column in np.array_split(widths, count)) <= width
+    return next((count for count in range(min(most, len(names)), 1, -1) if fits(count)), 1)
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], *, most: int = 4) -> None:
+    """One legend under all panels, in as many columns, up to ``most``, as the figure is wide enough for.
+
+    A long one makes the figure higher, not the panels smaller.
+    """
+    columns = legend_columns([handle.get_label() for handle in handles], most, figure.get_figwidth())
+    lines = math.ceil(len(handles) / columns)
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * max(0, lines - 2))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=columns, fontsize=9, frameon=False, labelcolor=INK
+    )
+
+
+def key(label: str, marker: str = "", **look: Any) -> Line2D:
+    """A legend's entry of its own, which no axis draws; without a line unless ``linestyle`` is given."""
+    return Line2D([], [], marker=marker, label=label, **{"color": INK, "linestyle": "none"} | look)
 
 
 def legend(axes: Axes, **kwargs: Any) -> None:
@@ -75,6 +107,11 @@ def legend(axes: Axes, **kwargs: Any) -> None:
 def shades(count: int, name: str = "viridis") -> list[tuple[float, ...]]:
     """``count`` colours in order, none of them too pale for a white page."""
     return [matplotlib.colormaps[name](x) for x in np.linspace(0.08, 0.82, max(count, 2))[:count]]
+
+
+def distinct(count: int) -> list[Any]:
+    """``count`` colours to tell apart in a thicket of lines; shades only where there are too many."""
+    return list(CATEGORICAL[:count]) if count <= len(CATEGORICAL) else shades(count)
 
 
 def temperature_colors(temperatures: Sequence[float]) -> dict[float, tuple[float, ...]]:

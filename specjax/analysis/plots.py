@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -15,6 +17,11 @@ from specjax.analysis.cells import Row
 
 MIN_TESTS = 10  # a draft position tested fewer times is not drawn
 NOTHING = "No finished cell with a drafter."
+# Field, line, marker where one gamma leaves no line, name
+PREDICTIONS = (
+    ("speedup_cost_model", "--", "D", "predicted: tau / (d + v)"),
+    ("speedup_leviathan", ":", "x", "predicted: Theorem 3.8, v = 1"),
+)
 
 
 def speedup_figure(rows: Sequence[Row]) -> Figure:
@@ -31,15 +38,19 @@ def speedup_figure(rows: Sequence[Row]) -> Figure:
             color = colors[temperature]
             for row in lines:
                 _point(axis, row["gamma"], row["speedup"], row["speedup_ci"], color=color)
-            _line(axis, lines, "speedup", color=color, label=f"measured, T = {temperature:g}")
-            _line(axis, lines, "speedup_cost_model", color=color, linestyle="--", alpha=0.8)
-            _line(axis, lines, "speedup_leviathan", color=color, linestyle=":", alpha=0.8)
+            _line(axis, lines, "speedup", color=color)
+            for field, linestyle, marker, _ in PREDICTIONS:
+                _line(axis, lines, field, alone=marker, color=color, linestyle=linestyle, alpha=0.8)
         axis.set_xticks(sorted({row["gamma"] for row in group}))
-    axes[0].plot([], [], color=ps.MUTED, linestyle="--", label="predicted: tau / (d + v)")
-    axes[0].plot([], [], color=ps.MUTED, linestyle=":", label="predicted: Theorem 3.8, v = 1")
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9, frameon=False
-    )
+    handles = [
+        ps.key(f"measured, T = {t:g}", "o", color=color, linestyle="-", markersize=4.5)
+        for t, color in colors.items()
+    ]
+    points = {line.get_marker() for axis in axes for line in axis.lines}
+    for _, linestyle, marker, name in PREDICTIONS:
+        shown = marker if marker in points else ""
+        handles.append(ps.key(name, shown, color=ps.MUTED, linestyle=linestyle, markerfacecolor="none"))
+    ps.legend_below(figure, handles, most=3)
     return figure
 
 
@@ -77,7 +88,7 @@ def acceptance_figure(rows: Sequence[Row]) -> Figure:
     groups = cells.by_drafter(rows)
     if not groups:
         return ps.empty(NOTHING)
-    figure, axes = ps.panels(len(groups), sharey=True)
+    figure, axes = ps.panels(len(groups), sharex=True, sharey=True)
     colors = ps.temperature_colors(sorted({row["temperature"] for row in cells.speculative(rows)}))
     for axis, (name, group) in zip(axes, groups.items()):
         ps.style(axis, title=name, x="draft position k", y="acceptance probability")
@@ -85,18 +96,19 @@ def acceptance_figure(rows: Sequence[Row]) -> Figure:
             row, color = lines[-1], colors[temperature]
             known = _known_positions(row)
             positions = np.arange(1, len(known) + 1)
-            label = f"c_k at T = {temperature:g}"
-            axis.plot(positions, known, "o-", color=color, markersize=4, linewidth=1.5, label=label)
+            axis.plot(positions, known, "o-", color=color, markersize=4, linewidth=1.5, clip_on=False)
             intervals = [ci or (c, c) for c, ci in zip(known, row["acceptance_by_position_ci"])]
             if intervals:
                 axis.fill_between(positions, *np.transpose(intervals), color=color, alpha=0.15, linewidth=0)
             axis.plot(positions, theory.prefix_products(known), color=color, linestyle="--", alpha=0.8)
         axis.set_ylim(0, 1.03)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].plot([], [], color=ps.MUTED, linestyle="--", label="c_1 ... c_k: k drafts or more accepted")
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9, frameon=False
-    )
+    handles = [
+        ps.key(f"c_k at T = {t:g}", "o", color=color, linestyle="-", markersize=4)
+        for t, color in colors.items()
+    ]
+    name = "c_1 ... c_k: k drafts or more accepted"
+    ps.legend_below(figure, [*handles, ps.key(name, color=ps.MUTED, linestyle="--")], most=2)
     return figure
 
 
@@ -105,7 +117,7 @@ def gain_figure(rows: Sequence[Row]) -> Figure:
     groups = cells.by_drafter(rows)
     if not groups:
         return ps.empty(NOTHING)
-    figure, axes = ps.panels(len(groups))
+    figure, axes = ps.panels(len(groups), sharex=True, sharey=True)
     colors = ps.temperature_colors(sorted({row["temperature"] for row in cells.speculative(rows)}))
     for axis, (name, group) in zip(axes, groups.items()):
         ps.style(axis, title=name, x="draft position k", y="tokens per round, per point of c_k")
@@ -116,7 +128,7 @@ def gain_figure(rows: Sequence[Row]) -> Figure:
             places = np.arange(1, len(gains) + 1) + (i - (len(temperatures) - 1) / 2) * width
             axis.bar(places, gains, width=width, color=colors[temperature], label=f"T = {temperature:g}")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ps.legend(axis)
+        ps.legend(axis, loc="upper right")
     return figure
 
 
@@ -166,9 +178,14 @@ def _known_positions(row: Row) -> list[float]:
     return row["acceptance_by_position"][: known.index(False)]
 
 
-def _line(axis, lines: Sequence[Row], field: str, **kwargs) -> None:
+def _line(axis: Axes, lines: Sequence[Row], field: str, *, alone: str = "", **kwargs: Any) -> None:
+    """A line over gamma; ``alone`` is the marker of a single point, of which a line shows nothing."""
     points = [(row["gamma"], row[field]) for row in lines if row[field] is not None]
-    axis.plot([x for x, _ in points], [y for _, y in points], linewidth=1.5, **kwargs)
+    marker = alone if len(points) == 1 else ""
+    axis.plot(
+        [x for x, _ in points], [y for _, y in points], linewidth=1.5, marker=marker, markersize=8,
+        markerfacecolor="none", **kwargs,
+    )  # fmt: skip
 
 
 def _point(axis, x: float, value: float | None, interval: Sequence[float] | None, *, color) -> None:

@@ -121,11 +121,9 @@ def budget_figure(rows: Sequence[Row]) -> Figure:
             [n for n, after in zip(budgets, [*budgets[1:], np.inf]) if after - n > 0.06 * budgets[-1]]
         )
         axis.set_ylim(0.95, None)
-    handles = [
-        axes[0].plot([], [], m, color=c, linestyle="-", label=name)[0] for name, (c, m) in looks.items()
-    ]
-    handles += axes[0].plot([], [], ":", color=ps.MUTED, label="its costs, d + v: pays where tau is above")
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    handles = [ps.key(name, m, color=c, linestyle="-") for name, (c, m) in looks.items()]
+    handles += [ps.key("its costs, d + v: pays where tau is above", color=ps.MUTED, linestyle=":")]
+    ps.legend_below(figure, handles, most=2)
     return figure
 
 
@@ -169,11 +167,7 @@ def group_figure(rows: Sequence[Row]) -> Figure:
         title = f"T = {temperature:g}, {budget} tokens scored"
         ps.style(axis, title=title, x="tau (tokens per round)", y="group of prompts")
         _dots(axis, lines, looks)
-    handles = [
-        axes[0].plot([], [], m, color=c, linestyle="none", label=name)[0] for name, (c, m) in looks.items()
-    ]
-    columns = ps.legend_columns(names)
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
+    ps.legend_below(figure, [ps.key(name, m, color=c) for name, (c, m) in looks.items()], most=5)
     return figure
 
 
