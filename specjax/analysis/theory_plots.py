@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 import itertools
-import math
 from types import MappingProxyType
 from typing import Any
 
@@ -150,16 +149,8 @@ def _rounds(axis: Axes, y: float, row: Row, num_tokens: int) -> float:
 
 
 def draft_steps(row: Row) -> int:
-    """Draft steps in a proposal of ``row``; 1, the proposal as a whole, of a drafter that takes none.
-
-    Where there is no step to time, c is d / gamma by definition
-    (``records.Costs.draft_ratio``); a timed step never gives exactly that. A
-    proposal far below gamma steps was not drafted by them either.
-    """
-    c, d, gamma = row["draft_cost_ratio"], row["proposal_cost_ratio"], row["gamma"]
-    if c is None or math.isclose(c * gamma, d, rel_tol=1e-9) or d < 0.5 * c * gamma:
-        return 1
-    return gamma
+    """Draft steps in a proposal of ``row``; 1, the proposal as a whole, of a drafter that takes none."""
+    return row["gamma"] if row["costs"]["draft_step_seconds"] else 1
 
 
 def _call(axis: Axes, y: float, start: float, length: float, color: str, text: str) -> None:

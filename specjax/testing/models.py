@@ -7,6 +7,20 @@ from specjax.models.language_model import TransformerLM, from_config, init_param
 from specjax.types import Params
 
 
+def tiny_config(vocab_size: int) -> DecoderConfig:
+    """Two layers of width 8 and tied embeddings, for what is learned or read from hidden states."""
+    return DecoderConfig(
+        vocab_size=vocab_size,
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=4,
+        max_position_embeddings=64,
+    )
+
+
 def tiny_transformer(
     *,
     vocab_size: int,

@@ -127,4 +127,5 @@ def _line(rng, drafter, temperature, gamma, conditional, measured, prompts) -> d
         "status": "ok",
         "error": None,
     }
-    return identity | summarize(records, measured) | {"by_group": by_group(records)}
+    line = identity | summarize(records, measured) | {"by_group": by_group(records)}
+    return line | {"costs": measured.to_dict() if measured else None}

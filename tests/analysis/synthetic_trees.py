@@ -127,4 +127,5 @@ def _line(rng, name, rule, choices, temperature, ease, num_prompts) -> dict:
         "rank_accuracies": ACCURACIES.tolist(),
     }  # fmt: skip
     measured = costs(rng, gamma, is_tree=is_tree)
-    return identity | summarize(records, measured, is_tree=is_tree) | {"by_group": by_group(records)}
+    line = identity | summarize(records, measured, is_tree=is_tree) | {"by_group": by_group(records)}
+    return line | {"costs": measured.to_dict()}

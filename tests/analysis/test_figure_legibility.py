@@ -66,18 +66,11 @@ def test_optimal_gamma_says_what_the_table_says(rows):
     assert {choice.measured_gamma for choice in table if choice.temperature == 1} == {0}
 
 
-@pytest.mark.parametrize(
-    ("c", "d", "steps"),
-    [
-        (0.05, 0.36, 7),  # seven steps and what surrounds them
-        (0.02 / 7, 0.02, 1),  # no step was timed: c is a share of d
-        (0.05, 0.02, 1),  # too short for seven of its steps
-        (None, 0.02, 1),  # two drafters that take turns
-    ],
-)
-def test_a_proposal_is_divided_only_into_steps_it_takes(c, d, steps):
-    row = {"draft_cost_ratio": c, "proposal_cost_ratio": d, "gamma": 7}
-    assert theory_plots.draft_steps(row) == steps
+def test_a_proposal_is_divided_only_into_steps_it_takes(rows):
+    row = next(row for row in rows if row["drafter"] == "draft" and row["gamma"] == 7)
+    assert theory_plots.draft_steps(row) == 7
+    copied = row | {"costs": row["costs"] | {"draft_step_seconds": []}}
+    assert theory_plots.draft_steps(copied) == 1
 
 
 def test_the_timeline_ends_after_its_slowest_row(rows):

@@ -17,26 +17,17 @@ from specjax.decoding.program import Program, buffer_length
 from specjax.drafters import last_feature
 from specjax.drafters.blockwise import Blockwise
 from specjax.drafters.medusa import Medusa, MedusaTree
-from specjax.models.config import DecoderConfig
 from specjax.models.heads.blockwise import BlockwiseConfig
 from specjax.models.heads.heads import from_config, head_params, init_network
 from specjax.models.heads.medusa import MedusaConfig
 from specjax.models.language_model import from_config as model_from_config
 from specjax.models.language_model import init_params
 from specjax.request import make_request
+from specjax.testing.models import tiny_config
 from specjax.types import Outcome
 
 V, D, H = 6, 8, 3
-CONFIG = DecoderConfig(
-    vocab_size=V,
-    hidden_size=D,
-    intermediate_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=4,
-    max_position_embeddings=64,
-)
+CONFIG = tiny_config(V)
 TARGET, PARAMS = model_from_config(CONFIG, ("final",)), init_params(CONFIG, 5)
 IDS = np.array([0, 1, 3, 4, 5], np.int32)  # token 2 is never drafted
 CHOICES = ((0,), (1,), (3,), (0, 0), (1, 1), (0, 0, 2))

@@ -13,12 +13,12 @@ from specjax.acceptance.tree_one_hot import OneHotWalk
 from specjax.decoding.generate import generate
 from specjax.decoding.program import Program
 from specjax.drafters.medusa import Medusa, MedusaTree
-from specjax.models.config import DecoderConfig
 from specjax.models.heads.heads import from_config, head_params, init_network
 from specjax.models.heads.medusa import MedusaConfig
 from specjax.models.language_model import from_config as model_from_config
 from specjax.models.language_model import init_params
 from specjax.request import make_request
+from specjax.testing.models import tiny_config
 from specjax.testing.parity import divergences
 from specjax.training.heads_figures import stream_ranks
 from specjax.trees.builders import expected_tokens, fixed_branching
@@ -26,16 +26,7 @@ from specjax.trees.label_ranks import path_accuracies, predicted_tau, whole
 from specjax.types import PADDING
 
 H, NEW = 3, 24
-CONFIG = DecoderConfig(
-    vocab_size=12,
-    hidden_size=8,
-    intermediate_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=4,
-    max_position_embeddings=64,
-)
+CONFIG = tiny_config(12)
 TARGET, PARAMS = model_from_config(CONFIG, ("final",)), init_params(CONFIG, 0)
 PARAMS["embed_tokens"] *= 20  # laws far from uniform
 HEADS = from_config(MedusaConfig(num_heads=H, width=8, num_ids=9))

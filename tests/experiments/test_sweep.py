@@ -205,7 +205,7 @@ def test_shares_of_a_sweep_make_the_whole(finished, settings, tmp_path):
     assert all(row["num_rounds"] == whole[row["cell_id"]] for row in rows)
 
 
-@pytest.mark.skipif(not memory.MAPS.exists(), reason="no /proc")
+@pytest.mark.skipif(not memory.MAPS.exists(), reason="the system has no /proc to ask")
 def test_a_long_sweep_drops_programs_before_memory_or_maps_run_out(monkeypatch):
     """XLA ends a process that has no map left, as a sweep of 134 cells once did."""
     compiled = jax.jit(lambda x: x + 1)
@@ -220,7 +220,7 @@ def test_a_long_sweep_drops_programs_before_memory_or_maps_run_out(monkeypatch):
     assert compiled._cache_size() == 0
 
 
-@pytest.mark.skipif(not memory.MAPS.exists(), reason="no /proc")
+@pytest.mark.skipif(not memory.MAPS.exists(), reason="the system has no /proc to ask")
 def test_what_the_system_says():
     assert memory.anonymous() > 10**7
     assert 0 < memory.share_of_maps() < 0.4

@@ -9,25 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.models.config import DecoderConfig
 from specjax.models.heads import folder
 from specjax.models.heads.blockwise import BlockwiseConfig
 from specjax.models.heads.heads import from_config, head_params, init_network, logical_axes
 from specjax.models.heads.medusa import MedusaConfig
 from specjax.models.language_model import from_config as model_from_config
 from specjax.models.language_model import init_params
+from specjax.testing.models import tiny_config
 
 D, V, H = 8, 12, 3
-TARGET_CONFIG = DecoderConfig(
-    vocab_size=V,
-    hidden_size=D,
-    intermediate_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=4,
-    max_position_embeddings=64,
-)
+TARGET_CONFIG = tiny_config(V)
 TARGET, TARGET_PARAMS = model_from_config(TARGET_CONFIG, ("final",)), init_params(TARGET_CONFIG, 0)
 IDS = np.array([1, 2, 5, 7, 11], np.int32)
 CONFIGS = {

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.models.config import DecoderConfig
 from specjax.models.language_model import from_config, init_params
 from specjax.models.subset import SubsetLM
+from specjax.testing.models import tiny_config
 from specjax.training.recipe import Recipe, Stage
 from specjax.training.responses import PromptTokens, Sampling, make_batches, respond
 from specjax.training.responses_distillation import (
@@ -23,16 +23,7 @@ from specjax.training.responses_distillation import (
 )
 from specjax.training.text import forward
 
-CONFIG = DecoderConfig(
-    vocab_size=10,
-    hidden_size=8,
-    intermediate_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=4,
-    max_position_embeddings=64,
-)
+CONFIG = tiny_config(10)
 MODEL, PARAMS = from_config(CONFIG), init_params(CONFIG, 0)
 DRAFT = SubsetLM(inner=MODEL, vocab_size=CONFIG.vocab_size)
 ALL = np.arange(CONFIG.vocab_size)

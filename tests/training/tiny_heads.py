@@ -3,26 +3,17 @@
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.models.config import DecoderConfig
 from specjax.models.heads.heads import from_config, vocabulary_projection
 from specjax.models.heads.medusa import MedusaConfig
 from specjax.models.language_model import from_config as model_from_config
 from specjax.models.language_model import init_params
+from specjax.testing.models import tiny_config
 from specjax.training.heads import Frozen, medusa_weights
 from specjax.training.heads_stream import CachedFeatures, make_stream
 from specjax.trees.label_ranks import NONE
 
 V, D, H = 10, 8, 3
-CONFIG = DecoderConfig(
-    vocab_size=V,
-    hidden_size=D,
-    intermediate_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=4,
-    max_position_embeddings=64,
-)
+CONFIG = tiny_config(V)
 TARGET, PARAMS = model_from_config(CONFIG, ("final",)), init_params(CONFIG, 0)
 PARAMS["embed_tokens"] *= 20  # laws far from uniform
 IDS = np.array([0, 2, 3, 5, 6, 8, 9], np.int32)
