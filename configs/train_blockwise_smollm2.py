@@ -23,9 +23,9 @@ def get_config() -> ConfigDict:
         num_heads=4,  # k - 1: the first of k = 5 is the target's own
         sampled_heads=False,  # True: one head's loss a step, as in the paper
         decoded_nodes=(),
-        steps=400,
-        warmup_steps=30,
-        evaluate_every=200,
+        steps=3000,
+        warmup_steps=100,
+        evaluate_every=1500,
     )
     config.hidden_size = 1152  # of the layer between
     return config

@@ -8,19 +8,11 @@ import jax.numpy as jnp
 
 from specjax import cache as kv
 from specjax.models import rope
+from specjax.models.attend import attend_written
 from specjax.models.config import DecoderConfig
 from specjax.models.linear import Linear
 from specjax.models.norms import make_norm
 from specjax.types import Array
-
-
-def soft_cap(x: Array, cap: float) -> Array:
-    """Squashes ``x`` into (-cap, cap), smoothly (Gemma 2, arXiv 2408.00118, section 2).
-
-    >>> soft_cap(jnp.array([0.0, 1e3]), 30.0).tolist()
-    [0.0, 30.0]
-    """
-    return cap * jnp.tanh(x / cap)
 
 
 def within_window(mask: Array, positions: Array, start: Array, window: int) -> Array:
@@ -69,16 +61,10 @@ class Attention(nnx.Module):
         keys = kv.write(rows[0], k.swapaxes(0, 1), start)
         values = kv.write(rows[1], v.swapaxes(0, 1), start)
 
-        # Both products take the cache as it lies, [S, Dh]; asked for another order of their
-        # results, XLA would transpose all of it at every step.
         q = q.reshape(length, c.num_key_value_heads, -1, c.head_dim)
-        scores = jnp.einsum("hsd,thgd->hstg", keys, q, preferred_element_type=jnp.float32) * self.scale
-        if c.attn_logit_softcapping is not None:
-            scores = soft_cap(scores, c.attn_logit_softcapping)
-        scores = jnp.where(mask.T[:, :, None], scores, -jnp.inf)
-        weights = jax.nn.softmax(scores, axis=1).astype(values.dtype)
-        mixed = jnp.einsum("hstg,hsd->htgd", weights, values)
-        return self.o_proj(mixed.swapaxes(0, 1).reshape(length, -1)), (keys, values)
+        cap = c.attn_logit_softcapping
+        mixed = attend_written(q, keys, values, mask, start + length, scale=self.scale, cap=cap)
+        return self.o_proj(mixed.reshape(length, -1)), (keys, values)
 
     def _project(self, x: Array) -> tuple[Array, Array, Array]:
         """Queries [T, H, Dh], keys and values [T, Hkv, Dh], before any rotation."""

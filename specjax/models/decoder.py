@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from specjax import cache as kv
 from specjax.models import rope
-from specjax.models.attention import Attention, soft_cap, within_window
+from specjax.models.attend import soft_cap
+from specjax.models.attention import Attention, within_window
 from specjax.models.config import DecoderConfig as DecoderConfig
 from specjax.models.mlp import MLP
 from specjax.models.norms import make_norm
