@@ -19,33 +19,41 @@ class KVCache:
     mask by position, so they are never seen, and the next write replaces them.
     """
 
-    keys: tuple[Array, ...]  # L x [Hkv, S, Dh]
+    # Slots lie along the last axis of keys: what scores them then reads, and writes, whole vectors.
+    keys: tuple[Array, ...]  # L x [Hkv, Dh, S]
     values: tuple[Array, ...]  # L x [Hkv, S, Dh]
     length: Array  # [] int32
 
     @property
     def max_len(self) -> int:
-        return self.keys[0].shape[-2]
+        return self.keys[0].shape[-1]
 
 
 def init_cache(*, num_layers: int, num_kv_heads: int, head_dim: int, max_len: int, dtype: Any) -> KVCache:
     """An empty cache for one row of at most ``max_len`` tokens."""
-    shape = (num_kv_heads, max_len, head_dim)
     return KVCache(
-        keys=tuple(jnp.zeros(shape, dtype) for _ in range(num_layers)),
-        values=tuple(jnp.zeros(shape, dtype) for _ in range(num_layers)),
+        keys=tuple(jnp.zeros((num_kv_heads, head_dim, max_len), dtype) for _ in range(num_layers)),
+        values=tuple(jnp.zeros((num_kv_heads, max_len, head_dim), dtype) for _ in range(num_layers)),
         length=jnp.zeros((), jnp.int32),
     )
 
 
-def write(rows: Array, new: Array, start: Array) -> Array:
-    """``new`` [Hkv, T, Dh] into ``rows`` [Hkv, S, Dh] at slots start..start+T-1.
+def write_keys(rows: Array, new: Array, start: Array) -> Array:
+    """``new`` [T, Hkv, Dh] into ``rows`` [Hkv, Dh, S] at slots start..start+T-1.
 
     ``dynamic_update_slice`` clamps a start that does not fit and would
     overwrite committed rows without a word: buffers carry max_gamma + 2 slack.
     """
-    zero = jnp.zeros((), start.dtype)
-    return jax.lax.dynamic_update_slice(rows, new.astype(rows.dtype), (zero, start, zero))
+    return _write(rows, new.transpose(1, 2, 0), start, axis=2)
+
+
+def write_values(rows: Array, new: Array, start: Array) -> Array:
+    """``new`` [T, Hkv, Dh] into ``rows`` [Hkv, S, Dh]; else as :func:`write_keys`."""
+    return _write(rows, new.transpose(1, 0, 2), start, axis=1)
+
+
+def _write(rows: Array, new: Array, start: Array, axis: int) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(rows, new.astype(rows.dtype), start, axis)
 
 
 def rewind(cache: KVCache, length: Array) -> KVCache:
@@ -70,9 +78,11 @@ def keep_path(cache: KVCache, start: Array, path: Array) -> KVCache:
     if not path.shape[0]:
         return cache
 
-    def move(rows: Array) -> Array:  # [Hkv, S, Dh]
-        return write(rows, jnp.take(rows, start + path, axis=1, mode="clip"), start + 1)
+    def move(rows: Array, axis: int) -> Array:
+        return _write(rows, jnp.take(rows, start + path, axis=axis, mode="clip"), start + 1, axis)
 
     return dataclasses.replace(
-        cache, keys=tuple(map(move, cache.keys)), values=tuple(map(move, cache.values))
+        cache,
+        keys=tuple(move(rows, 2) for rows in cache.keys),
+        values=tuple(move(rows, 1) for rows in cache.values),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from specjax import cache as kv
 from specjax import processors, sharding
 from specjax.decoding.checks import check_batch
 from specjax.decoding.program import Program
-from specjax.decoding.rows import over_batch
+from specjax.decoding.rows import Rows, over_batch
 from specjax.models.language_model import LanguageModel
 from specjax.types import (
     PADDING,
@@ -20,11 +21,14 @@ from specjax.types import (
     DecodeState,
     Drafter,
     Logprobs,
+    ModelOutput,
     Params,
     Request,
     Statistics,
     Trace,
 )
+
+CHUNK = 128  # tokens of a prompt that one pass of the target reads
 
 
 def prefill(program: Program, params: tuple[Params, Params], prompts: Array, request: Request) -> DecodeState:
@@ -65,18 +69,18 @@ def _prefill(
     prompts: Array,
     request: Request,
 ) -> DecodeState:
-    def row(prompt: Array, request: Request) -> DecodeState:
+    def row(num_chunks: Array, prompt: Array, request: Request) -> DecodeState:
         length = request.prompt_length
         prompt = jnp.where(jnp.arange(prompt.shape[0]) < length, prompt, 0)
-        output = target.apply(params[0], prompt, target.init_cache(max_len))
+        features, cache = _feed(target, params[0], prompt, max_len, num_chunks)
         draft_state, available = (), jnp.int32(0)
         if drafter is not None:
-            draft_state, available = drafter.init(params, prompt, length, max_len, max_gamma, output.features)
+            draft_state, available = drafter.init(params, prompt, length, max_len, max_gamma, features)
         return DecodeState(
             tokens=jnp.zeros((max_len,), jnp.int32).at[: prompt.shape[0]].set(prompt),
             length=length,
             done=(request.max_new_tokens < 1) | (length >= target.context),
-            target_cache=kv.rewind(output.cache, length - 1),
+            target_cache=kv.rewind(cache, length - 1),
             draft_state=draft_state,
             want=jnp.minimum(request.gamma, available),
             statistics=_no_statistics(num_buckets, max_gamma),
@@ -86,7 +90,41 @@ def _prefill(
             else processors.start_history(prompt, length, target.vocab_size),
         )
 
-    return over_batch(lambda rows, prompts, request: rows(row)(prompts, request))(prompts, request)
+    def batch(rows: Rows, prompts: Array, request: Request) -> DecodeState:
+        num_chunks = -(-jnp.max(request.prompt_length) // CHUNK)
+        return rows(functools.partial(row, num_chunks))(prompts, request)
+
+    return over_batch(batch)(prompts, request)
+
+
+def _feed(
+    target: LanguageModel, params: Params, prompt: Array, max_len: int, num_chunks: Array
+) -> tuple[tuple[Array, ...], Any]:
+    """The features [P, D] of each tap and a cache of the first ``num_chunks`` chunks of ``prompt`` [P].
+
+    Of a prompt's padding at most a chunk is computed, and no pass attends over more than
+    what it and those before it have written.
+    """
+    width, cache = prompt.shape[0], target.init_cache(max_len)
+    if width <= CHUNK:
+        output = target.apply(params, prompt, cache)
+        return output.features, output.cache
+
+    def read(chunk: Array, cache: Any) -> tuple[Array, ModelOutput]:
+        # The last one begins earlier where the width is no multiple: what was written is written again.
+        start = jnp.minimum(chunk * CHUNK, width - CHUNK)
+        tokens = jax.lax.dynamic_slice_in_dim(prompt, start, CHUNK)
+        return start, target.apply(params, tokens, kv.rewind(cache, start))
+
+    def step(chunk: Array, carry: tuple[tuple[Array, ...], Any]) -> tuple[tuple[Array, ...], Any]:
+        features, cache = carry
+        start, output = read(chunk, cache)
+        put = lambda rows, new: jax.lax.dynamic_update_slice_in_dim(rows, new, start, 0)
+        return tuple(map(put, features, output.features)), output.cache
+
+    shapes = jax.eval_shape(lambda cache: read(jnp.int32(0), cache)[1].features, cache)
+    features = tuple(jnp.zeros((width, *each.shape[1:]), each.dtype) for each in shapes)
+    return jax.lax.fori_loop(0, num_chunks, step, (features, cache))
 
 
 def _no_statistics(num_buckets: int, max_gamma: int) -> Statistics:

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 
 from specjax.types import Array
 
+Branch = Callable[..., Array]
+
 _EIGHTHS = (1, 2, 4, 6)  # of a buffer: where a prefix may end besides at its last slot
 
 
@@ -25,15 +27,14 @@ def soft_cap(x: Array, cap: float) -> Array:
 
 
 def attend(q: Array, keys: Array, values: Array, mask: Array, *, scale: float, cap: float | None) -> Array:
-    """q [T, Hkv, G, Dh], keys and values [Hkv, S, Dh], mask [T, S] -> [T, Hkv, G, Dh]."""
-    # Both products take the cache as it lies, [S, Dh]; asked for another order of their
-    # results, XLA would transpose all of it at every step.
-    scores = jnp.einsum("hsd,thgd->hstg", keys, q, preferred_element_type=jnp.float32) * scale
+    """q [T, Hkv, G, Dh], keys [Hkv, Dh, S], values [Hkv, S, Dh], mask [T, S] -> [T, Hkv, G, Dh]."""
+    # Both products take the cache as it lies: otherwise XLA would transpose all of it at every step.
+    scores = jnp.einsum("thgd,hds->htgs", q, keys, preferred_element_type=jnp.float32) * scale
     if cap is not None:
         scores = soft_cap(scores, cap)
-    scores = jnp.where(mask.T[:, :, None], scores, -jnp.inf)
-    weights = jax.nn.softmax(scores, axis=1).astype(values.dtype)
-    return jnp.einsum("hstg,hsd->htgd", weights, values).swapaxes(0, 1)
+    scores = jnp.where(mask[:, None, :], scores, -jnp.inf)
+    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
+    return jnp.einsum("htgs,hsd->htgd", weights, values).swapaxes(0, 1)
 
 
 def attend_written(
@@ -46,12 +47,20 @@ def attend_written(
     devices read the whole buffer, which costs them less than a branch a layer.
     """
     full = functools.partial(attend, scale=scale, cap=cap)
-    if q.shape[0] == keys.shape[1]:  # fills the buffer; so do training and scoring, which differentiate
+    if q.shape[0] == keys.shape[-1]:
         return full(q, keys, values, mask)
-    bounded = functools.partial(_bounded, full)
-    return jax.lax.platform_dependent(
-        q, keys, values, mask, written, cpu=bounded, default=lambda *args: full(*args[:-1])
-    )
+
+    @jax.custom_jvp
+    def by_platform(q: Array, keys: Array, values: Array, mask: Array, written: Array) -> Array:
+        bounded = functools.partial(_bounded, full)
+        whole = lambda *args: full(*args[:-1])
+        return jax.lax.platform_dependent(q, keys, values, mask, written, cpu=bounded, default=whole)
+
+    @by_platform.defjvp
+    def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+        return jax.jvp(functools.partial(full, mask=primals[3]), primals[:3], tangents[:3])
+
+    return by_platform(q, keys, values, mask, written)
 
 
 def prefix_sizes(size: int) -> tuple[int, ...]:
@@ -64,12 +73,14 @@ def prefix_sizes(size: int) -> tuple[int, ...]:
     return (*sorted({part(eighths) for eighths in _EIGHTHS if part(eighths) < size}), size)
 
 
-def _bounded(attend: Callable[..., Array], q: Array, keys: Array, values: Array, mask: Array, written: Array):
+def _bounded(attend: Branch, q: Array, keys: Array, values: Array, mask: Array, written: Array):
     """By branches; under ``vmap`` one branch for all rows, where a branch a row would mean to run all."""
 
-    def switch(over_rows: Callable[..., Array], written: Array, *args: Array) -> Array:
-        sizes = prefix_sizes(keys.shape[1])
-        prefix = lambda size: lambda q, keys, values, mask: attend(q, keys[:, :size], values[:, :size], mask[:, :size])
+    def switch(over_rows: Callable[[Branch], Branch], written: Array, *args: Array) -> Array:
+        sizes = prefix_sizes(keys.shape[-1])
+        prefix = lambda size: (
+            lambda q, keys, values, mask: attend(q, keys[..., :size], values[:, :size], mask[:, :size])
+        )
         branches = [over_rows(prefix(size)) for size in sizes]
         return jax.lax.switch(jnp.sum(written > jnp.array(sizes[:-1], jnp.int32)), branches, *args)
 

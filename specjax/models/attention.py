@@ -53,13 +53,12 @@ class Attention(nnx.Module):
         rows: tuple[Array, Array],
         start: Array,
     ) -> tuple[Array, tuple[Array, Array]]:
-        """x [T, D], mask [T, S], rows (keys, values) [Hkv, S, Dh] -> ([T, D], rows)."""
+        """x [T, D], mask [T, S], rows the two arrays of a cache -> ([T, D], rows)."""
         c, length = self.config, x.shape[0]
         q, k, v = self._project(x)
         if rotation is not None:
             q, k = rope.rotate(q, *rotation).astype(x.dtype), rope.rotate(k, *rotation)
-        keys = kv.write(rows[0], k.swapaxes(0, 1), start)
-        values = kv.write(rows[1], v.swapaxes(0, 1), start)
+        keys, values = kv.write_keys(rows[0], k, start), kv.write_values(rows[1], v, start)
 
         q = q.reshape(length, c.num_key_value_heads, -1, c.head_dim)
         cap = c.attn_logit_softcapping

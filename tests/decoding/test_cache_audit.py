@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import cache as kv
 from specjax.acceptance import Rejection
 from specjax.decoding import Program, buffer_length, prefill
 from specjax.decoding.round import decode_round
 from specjax.decoding.warping import active_in
 from specjax.drafters.model import ModelDrafter
 from specjax.request import make_request
+from specjax.testing import caches
 from specjax.testing.models import tiny_transformer
 
 V, GAMMA, NEW = 8, 3, 24
@@ -47,13 +47,8 @@ def one_round(state):
 def poison(state):
     """Every slot at and past a cache's length is filled with a value no reader could miss."""
 
-    def spoil(cache):
-        dead = (jnp.arange(cache.max_len) >= cache.length[:, None])[:, None, :, None]
-        spoiled = lambda rows: tuple(jnp.where(dead, 1e4, x) for x in rows)
-        return kv.KVCache(keys=spoiled(cache.keys), values=spoiled(cache.values), length=cache.length)
-
-    draft = dataclasses.replace(state.draft_state, cache=spoil(state.draft_state.cache))
-    return dataclasses.replace(state, target_cache=spoil(state.target_cache), draft_state=draft)
+    draft = dataclasses.replace(state.draft_state, cache=caches.poisoned(state.draft_state.cache))
+    return dataclasses.replace(state, target_cache=caches.poisoned(state.target_cache), draft_state=draft)
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +67,7 @@ def fresh_caches():
 
 
 def assert_same_up_to_length(cache, fresh):
-    for rows, expected in zip(
-        jax.tree.leaves((cache.keys, cache.values)), jax.tree.leaves((fresh.keys, fresh.values))
-    ):
-        for row, length in enumerate(np.asarray(cache.length)):
-            np.testing.assert_allclose(rows[row, :, :length], expected[row, :, :length], atol=1e-5)
+    assert float(caches.largest_difference(cache, fresh).max()) <= 1e-5
 
 
 def test_caches_equal_a_fresh_prefill_after_every_round(fresh_caches):

@@ -16,6 +16,7 @@ from specjax.decoding.warping import active_in
 from specjax.drafters.tree_model import TreeModelDrafter
 from specjax.models.language_model import from_config
 from specjax.request import make_request
+from specjax.testing import caches
 from specjax.testing.models import tiny_transformer
 from specjax.types import Array, Outcome, pytree
 
@@ -69,14 +70,11 @@ class Remembering(TreeModelDrafter):
 def poison(state):
     """Every slot at and past a cache's length is filled with a value no reader could miss."""
 
-    def spoil(cache):
-        dead = (jnp.arange(cache.max_len) >= cache.length[:, None])[:, None, :, None]
-        spoiled = lambda rows: tuple(jnp.where(dead, 1e4, x) for x in rows)
-        return kv.KVCache(keys=spoiled(cache.keys), values=spoiled(cache.values), length=cache.length)
-
-    inner = dataclasses.replace(state.draft_state.inner, cache=spoil(state.draft_state.inner.cache))
+    inner = dataclasses.replace(state.draft_state.inner, cache=caches.poisoned(state.draft_state.inner.cache))
     draft_state = dataclasses.replace(state.draft_state, inner=inner)
-    return dataclasses.replace(state, target_cache=spoil(state.target_cache), draft_state=draft_state)
+    return dataclasses.replace(
+        state, target_cache=caches.poisoned(state.target_cache), draft_state=draft_state
+    )
 
 
 @functools.cache
@@ -98,11 +96,7 @@ def setting():
 
 
 def assert_same_up_to_length(cache, fresh):
-    for rows, expected in zip(
-        jax.tree.leaves((cache.keys, cache.values)), jax.tree.leaves((fresh.keys, fresh.values))
-    ):
-        for row, length in enumerate(np.asarray(cache.length)):
-            np.testing.assert_allclose(rows[row, :, :length], expected[row, :, :length], atol=1e-5)
+    assert float(caches.largest_difference(cache, fresh).max()) <= 1e-5
 
 
 def assert_same_features(outcome: Outcome, fresh: tuple[Array, ...]) -> None:

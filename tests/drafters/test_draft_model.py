@@ -20,6 +20,7 @@ from specjax.models.language_model import from_config, init_params
 from specjax.models.table import TableLM
 from specjax.processors import make_processors
 from specjax.request import make_request
+from specjax.testing import caches
 
 CONFIG = DecoderConfig(
     vocab_size=11,
@@ -43,20 +44,8 @@ def prefilled(tokens, length):
     return kv.rewind(MODEL.apply(PARAMS, tokens, MODEL.init_cache(tokens.shape[0])).cache, length)
 
 
-def poisoned(cache):
-    """Every slot past the length, of every row, filled with 1e4."""
-    past = jnp.arange(cache.max_len) >= cache.length[:, None, None]
-    fill = lambda rows: jnp.where(past[..., None], 1e4, rows)
-    return dataclasses.replace(
-        cache, keys=tuple(map(fill, cache.keys)), values=tuple(map(fill, cache.values))
-    )
-
-
 def rows_equal(cache, fresh, atol=1e-5):
-    valid = jnp.arange(cache.max_len) < cache.length[:, None, None]
-    difference = lambda a, b: float(jnp.max(jnp.where(valid[..., None], jnp.abs(a - b), 0.0)))
-    pairs = zip(cache.keys + cache.values, fresh.keys + fresh.values, strict=True)
-    return all(difference(a, b) <= atol for a, b in pairs)
+    return float(caches.largest_difference(cache, fresh).max()) <= atol
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 3])
@@ -77,7 +66,7 @@ def test_cache_after_every_round_is_a_fresh_prefill(gamma):
             drafter, (None, PARAMS), gamma, SAMPLED.sampling, state, *args, accept, live
         )
         rebuilt = dataclasses.replace(state, cache=fresh(tokens, state.cache.length))
-        proposal, *_ = run(dataclasses.replace(state, cache=poisoned(state.cache)))
+        proposal, *_ = run(dataclasses.replace(state, cache=caches.poisoned(state.cache)))
         from_scratch, *_ = run(rebuilt)
         np.testing.assert_array_equal(proposal.tokens, from_scratch.tokens)
         np.testing.assert_allclose(proposal.probs, from_scratch.probs, atol=1e-5)
@@ -96,7 +85,7 @@ def test_catching_up_from_any_distance():
     state = jax.vmap(lambda n: ModelDraftState(cache=prefilled(text, 9 - n), before=9 - n, catch_up_steps=0))(
         behind
     )
-    state = dataclasses.replace(state, cache=poisoned(state.cache))
+    state = dataclasses.replace(state, cache=caches.poisoned(state.cache))
     row_sampling, noise = jax.tree.map(lambda x: x[1], SAMPLED.sampling), jnp.array([0.3, 0.6])
 
     def row(state):

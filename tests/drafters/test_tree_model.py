@@ -14,6 +14,7 @@ from specjax.drafters.model import ModelDrafter
 from specjax.drafters.tree_model import TreeModelDrafter
 from specjax.models.table import TableLM
 from specjax.request import make_request
+from specjax.testing import caches
 from specjax.testing.models import tiny_transformer
 from specjax.trees.builders import fixed_branching
 from specjax.trees.topology import check_tree, from_choices
@@ -72,13 +73,6 @@ def start(drafter, params, prompts=PROMPTS, lengths=LENGTHS):
 
 
 @jax.jit
-def spoil(cache):
-    dead = (jnp.arange(cache.max_len) >= cache.length[:, None])[:, None, :, None]
-    fill = lambda rows: tuple(jnp.where(dead, 1e4, x) for x in rows)
-    return dataclasses.replace(cache, keys=fill(cache.keys), values=fill(cache.values))
-
-
-@jax.jit
 def teacher_forced(sequences, lengths, paths):
     """The warped law [R, V] after each of the sequences [R, S], by a pass of its own over all of it."""
 
@@ -115,7 +109,7 @@ def test_every_node_has_the_law_of_its_path_round_after_round():
     np.testing.assert_array_equal(available, N - 1)
     for number in range(6):
         noise = rng.random((3, N), np.float32)
-        state = dataclasses.replace(state, cache=spoil(state.cache))
+        state = dataclasses.replace(state, cache=caches.poisoned(state.cache))
         seen |= set(np.asarray(length - state.cache.length).tolist())
         proposal, after = propose(DRAFTER, rule, PARAMS, state, tokens, length, jnp.full((3,), N), noise)
         np.testing.assert_array_equal(after.cache.length, length)

@@ -63,7 +63,7 @@ def test_loops_leave_the_row_as_it_was(settings, drafter, rule):
         np.testing.assert_array_equal(after.tokens[0, :length], state.tokens[0, :length])
         (ours, *_), (theirs, *_) = after.target_cache.keys, state.target_cache.keys
         assert not np.array_equal(ours, theirs)  # rows past the length were written
-        np.testing.assert_array_equal(ours[..., : length - 1, :], theirs[..., : length - 1, :])
+        np.testing.assert_array_equal(ours[..., : length - 1], theirs[..., : length - 1])
     logits = profile_loops.judgements(program, 2, request, proposal, state, 0)
     assert not np.array_equal(profile_loops.judgements(program, 2, request, proposal, state, 3), logits)
 
