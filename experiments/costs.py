@@ -86,7 +86,7 @@ class CostMeter:
             tokens, and target steps of one token more.
           params: (target, draft).
           request: the batch's, since warping is a part of a proposal.
-          state: a prefilled state of any of them, all of the same shape; it is not changed.
+          state: of any of them, all of the same shape: after prefill or amid a decode; it is not changed.
         """
         self.timer = LoopTimer(_loops(programs, params, request, state))
 
@@ -153,10 +153,14 @@ def _loops(
     if isinstance(drafter, Cascade):
         gamma, model, (copying, drafting) = drafter.model_gamma, drafter.model, state.draft_state
         assert isinstance(model, ModelDrafter)
-        late = dataclasses.replace(state, draft_state=(copying, model.one_step_behind(drafting)))
-        loops["behind", gamma] = functools.partial(
-            cost_loops.rounds, programs[gamma], gamma, params, request, late
+        upto = lambda length: dataclasses.replace(
+            state, draft_state=(copying, model.as_if_fed(drafting, jnp.maximum(length, 0)))
         )
+        states = {"round": upto(state.length - 1), "behind": upto(state.length - 1 - model.catch_up)}
+        for kind, each in states.items():
+            loops[kind, gamma] = functools.partial(
+                cost_loops.rounds, programs[gamma], gamma, params, request, each
+            )
     if isinstance(drafter, ModelDrafter):
         loops["draft step", 1] = step(drafter.model, 1, params[1], state.draft_state.cache)
     return loops

@@ -12,6 +12,7 @@ import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from experiments import catalogue, costs, greedy_text, rows, runner, tree_shapes
 from experiments.catalogue import LoadedDrafter
@@ -22,7 +23,7 @@ from experiments.progress import SweepProgress
 from experiments.runner import Agreement, Batch, Timed
 from experiments.workdir import Row, Workdir
 from specjax.analysis.records import PromptRecord
-from specjax.decoding.generate import prefill
+from specjax.decoding.generate import decode_donated, prefill
 from specjax.decoding.program import Program
 from specjax.drafters.head_chain import HeadChain
 from specjax.drafters.medusa import MedusaTree
@@ -30,7 +31,7 @@ from specjax.models.language_model import TransformerLM
 from specjax.sampling import GREEDY_BELOW
 from specjax.sharding import mesh_of, place_batch
 from specjax.training.heads_stream import ResponseStream
-from specjax.types import Params, Request
+from specjax.types import DecodeState, Params, Request
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,11 +161,18 @@ class GroupRun:
         if not live:
             return
         self.launch.progress.working_on(f"costs of {live[0]}")
-        program, params, batch = self._program(live[-1]), self._params(live[-1]), self.batches[0]
-        tokens, request = place_batch(jnp.asarray(batch.tokens), self._request(batch), mesh_of(params))
-        state = prefill(program, params, tokens, request)
+        params = self._params(live[-1])
+        request, state = self._halfway(self._program(live[-1]), params)
         programs = {gamma: self._program(cell) for cell in live for gamma in self._program(cell).gammas}
         self.meter = costs.CostMeter(programs, params, request, state)
+
+    def _halfway(self, program: Program, params: tuple[Params, Params]) -> tuple[Request, DecodeState]:
+        """Amid the decode of the most average batch: a step costs by the tokens that it attends to."""
+        means = [np.mean(batch.lengths[: len(batch.index)]) for batch in self.batches]
+        batch = self.batches[int(np.argmin(np.abs(means - np.mean(means))))]
+        request = self._request(batch, max_new_tokens=max(1, self.settings.max_new_tokens // 2))
+        tokens, request = place_batch(jnp.asarray(batch.tokens), request, mesh_of(params))
+        return request, decode_donated(program, params, request, prefill(program, params, tokens, request))
 
     def _measure_costs(self, share: float) -> None:
         """Repeats until ``share`` of them are done, at least one."""

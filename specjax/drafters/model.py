@@ -155,9 +155,8 @@ class ModelDrafter:
         state = dataclasses.replace(state, cache=kv.rewind(state.cache, ingested), before=ingested)
         return state, self._room(length)
 
-    def one_step_behind(self, state: ModelDraftState) -> ModelDraftState:
-        """``state`` without the tokens that one step catches up on, for measuring that step."""
-        length = jnp.maximum(state.cache.length - self.catch_up, 0)
+    def as_if_fed(self, state: ModelDraftState, length: Array) -> ModelDraftState:
+        """``state`` with ``length`` tokens in its cache, whatever the slots hold: for measuring steps."""
         return dataclasses.replace(state, cache=kv.rewind(state.cache, length), before=length)
 
     def _caught_up(self, params: Params, cache: Any, tokens: Array, length: Array) -> tuple[Any, Array]:

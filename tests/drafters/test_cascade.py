@@ -76,7 +76,8 @@ def test_a_model_one_step_behind_takes_one_step_a_round_and_drafts_the_same():
         CASCADE, PARAMS, 1, REQUEST.sampling, state, tokens, LENGTHS, available, *outcome
     )
     timely, *_ = round_of(state)
-    late, state, *_ = round_of((state[0], CASCADE.model.one_step_behind(state[1])))
+    behind = jnp.maximum(LENGTHS - 1 - CASCADE.model.catch_up, 0)
+    late, state, *_ = round_of((state[0], CASCADE.model.as_if_fed(state[1], behind)))
     np.testing.assert_array_equal(late.tokens, timely.tokens)
     _, state, *_ = round_of(state)
     # The row of one token was never behind.
