@@ -111,7 +111,8 @@ def _propose(
     """(draft tokens [gamma], draft state) of one row, whether they are a chain or a tree."""
     rule, drafter, wanted = program.rule, program.drafter, jnp.int32(gamma)
     size = gamma + program.is_tree  # a tree has noise for its root as well
-    noise, _ = rule.noise(request.key, round, length, size, program.target.vocab_size)
+    # Of another place each time: noise by position would else be made once, ahead of the loop.
+    noise, _ = rule.noise(request.key, round, length + round, size, program.target.vocab_size)
     if isinstance(drafter, TreeDrafter) and isinstance(rule, TreeRule):
         drafted, draft_state = drafter.propose_tree(
             params, draft_state, tokens, length, wanted, noise, rule.draw_children, warp
