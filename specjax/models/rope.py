@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 
 from specjax.types import Array
@@ -123,7 +124,8 @@ def rotations(
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     if scaling is not None and scaling.magnitude != 1:
         cos, sin = cos * scaling.magnitude, sin * scaling.magnitude
-    return cos, sin
+    # Once a step: XLA would otherwise make them again in every layer, for queries and for keys.
+    return jax.lax.optimization_barrier((cos, sin))
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
