@@ -39,6 +39,7 @@ def get_config(variant: str = "") -> config_dict.ConfigDict:
     config.num_prompts = 12
     config.max_new_tokens = 64
     config.cost_repeats = 4
+    config.gammas_at_once = 3  # their programs take some 1.3 GB
     if base.variant(variant, "smoke"):
         config.drafters = ("none", "draft-smollm2", "prompt_lookup")
         config.gammas = (3,)

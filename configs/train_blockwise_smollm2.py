@@ -1,12 +1,13 @@
 """The heads of Blockwise Parallel Decoding for SmolLM2-135M-Instruct: k = 5, 3.3M parameters, 6.7 MB.
 
 COMMAND  python -m experiments.train_heads --config=configs/train_blockwise_smollm2.py \\
-             --config.responses=runs/responses,runs/responses2 --workdir=runs/blockwise
-COST     18 minutes on two cores that much else shared: 400 steps of 512 positions, half a pass over 438,488
-         response tokens
-RESULT   held-out greedy responses, heads 1 / 2 / 3 / 4 right with one guess .294 / .182 / .115 / .108, with
-         ten .641 / .495 / .400 / .383; tau of the chain on 8 held-out prompts 1.361 (predicted from the ranks
-         1.325), after 200 steps 1.228 (1.274): more steps would help
+             --config.responses=runs/responses,runs/responses2 \\
+             --config.held_out_files=3 --workdir=runs/blockwise
+COST     39 minutes on two cores that other work shared: 3,000 steps of 1,024 positions, 3.7 passes over
+         829,818 response tokens
+RESULT   held-out greedy responses, heads 1 / 2 / 3 / 4 right with one guess .402 / .251 / .165 / .144, with
+         ten .746 / .601 / .496 / .471; tau of the chain on 8 held-out prompts 1.450 (predicted from the ranks
+         1.505), after half of the steps 1.469 (1.454); a run of half a pass ended at 1.361 (1.325)
 """
 
 from __future__ import annotations

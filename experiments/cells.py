@@ -84,9 +84,14 @@ def _rules_and_gammas(drafter: str, settings: SweepSettings) -> tuple[tuple[str,
     return tuple(rule for rule in settings.rules if name.fits(rule)), name.gammas(settings)
 
 
-def groups(cells: Sequence[Cell]) -> list[tuple[Cell, ...]]:
-    """Neighbouring cells of one (target, drafter, rule, temperature)."""
-    return [tuple(members) for _, members in itertools.groupby(cells, key=lambda cell: cell.group)]
+def groups(cells: Sequence[Cell], most: int = 0) -> list[tuple[Cell, ...]]:
+    """Neighbouring cells of one (target, drafter, rule, temperature), ``most`` at a time; 0: all of them."""
+    members = [list(each) for _, each in itertools.groupby(cells, key=lambda cell: cell.group)]
+    return [
+        tuple(each[start : start + (most or len(each))])
+        for each in members
+        for start in range(0, len(each), most or len(each))
+    ]
 
 
 def share(cells: Sequence[Cell], which: str) -> tuple[Cell, ...]:

@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments import cost_loops
+from experiments import cost_loops, memory
 from specjax.analysis.records import Costs
 from specjax.decoding.program import Program
 from specjax.drafters.cascade import Cascade
@@ -185,6 +185,7 @@ def _calibrated(loop: Loop) -> int:
     """Steps that fill ``LOOP_SECONDS``."""
     _timed(loop, 2)
     per_step = _timed(loop, 4) / 4
+    memory.trim()
     return max(2, min(MOST_STEPS, round(LOOP_SECONDS / per_step)))
 
 

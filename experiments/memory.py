@@ -10,7 +10,7 @@ import jax
 
 STATUS, MAPS = Path("/proc/self/status"), Path("/proc/self/maps")
 MOST_MAPS = Path("/proc/sys/vm/max_map_count")
-MOST_GROWTH = 2**30  # bytes that a launch may grow by before its compiled programs are dropped
+MOST_GROWTH = 2**29  # bytes that a launch may grow by before its compiled programs are dropped
 
 
 def anonymous() -> int:
@@ -22,14 +22,13 @@ def anonymous() -> int:
 def give_back(at_start: int) -> None:
     """Freed memory to the system, and compiled programs where they hold much.
 
-    glibc keeps what was freed: after the first cells of a sweep of SmolLM2
-    700 MB of 1.6 GB. ``at_start`` is what :func:`anonymous` was then.
+    ``at_start`` is what :func:`anonymous` was then.
     """
-    _trim()
+    trim()
     if anonymous() - at_start > MOST_GROWTH or share_of_maps() > 0.4:
         jax.clear_caches()  # what is needed again is read from the disk cache
         gc.collect()
-        _trim()
+        trim()
 
 
 def share_of_maps() -> float:
@@ -42,7 +41,8 @@ def share_of_maps() -> float:
     return len(MAPS.read_bytes().splitlines()) / int(MOST_MAPS.read_text())
 
 
-def _trim() -> None:
+def trim() -> None:
+    """Freed memory to the system: hundreds of megabytes after a program of SmolLM2 was read and run once."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError, TypeError):  # another C library

@@ -102,7 +102,10 @@ def load_prompts(settings: SweepSettings) -> tuple[Prompt, ...]:
     """The first ``num_prompts`` of the standard library's held-out modules, or of a JSONL file's groups."""
     wanted, groups = settings.num_prompts, settings.prompt_groups
     if settings.prompts == STDLIB:
-        texts = held_out_prompts(wanted)
+        try:
+            texts = held_out_prompts(wanted)
+        except ValueError as error:
+            raise ValueError(f"config.{error}") from None
         prompts = tuple(Prompt(id=f"stdlib/{i}", text=text, category="code") for i, text in enumerate(texts))
     else:
         prompts = read_prompts(settings.prompts)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import memory
 from experiments.catalogue import LoadedDrafter
 from experiments.models import LoadedModel
 from experiments.settings import PROCESSORS, SweepSettings
@@ -167,7 +168,9 @@ def warm_up(program: Program, params: tuple[Params, Params], batch: Batch, reque
     """
     start = time.perf_counter()
     decode_timed(program, params, batch, request)
-    return time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    memory.trim()
+    return seconds
 
 
 def row_records(

@@ -66,6 +66,9 @@ class SweepSettings:
     batch_size: int = 1
     repeats: int = 1  # decodes of each prompt, with seeds of their own
     cost_repeats: int = 9  # repeats of each device loop that measures c, d and v
+    gammas_at_once: int = (
+        0  # that are compiled together and share baseline decodes; 0: all; fewer take less memory
+    )
     dtype: str = "float32"  # of weights, activations and caches
     mesh: tuple[int, ...] = (1, 1)  # devices on the axes ("data", "model")
 
@@ -175,6 +178,7 @@ def _normalised(s: SweepSettings) -> dict[str, Any]:
     values |= {key: _whole(key, getattr(s, key), minimum=1) for key in counts}
     values |= {key: _each(key, getattr(s, key), _name) for key in ("targets", "drafters", "rules")}
     values["batch_size"] = _whole("batch_size", s.batch_size, minimum=1)
+    values["gammas_at_once"] = _whole("gammas_at_once", s.gammas_at_once, minimum=0)
     if values["batch_size"] > values["num_prompts"]:
         raise ValueError(
             f"config.batch_size: {s.batch_size} is above config.num_prompts, and rows without a prompt "

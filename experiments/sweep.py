@@ -64,7 +64,7 @@ def run(plan: Plan, workdir: Workdir, config_hash: str, which: str = "0/1") -> i
             plan=plan, workdir=workdir, progress=progress, config_hash=config_hash, environment=about
         )
         behind, at_start = 0, memory.anonymous()
-        for cells in groups(todo):
+        for cells in groups(todo, plan.settings.gammas_at_once):
             GroupRun(context, cells).run()
             memory.give_back(at_start)
             behind += num_units(cells, plan)

@@ -123,6 +123,8 @@ class Workdir:
             return _read_json(self.path / "config.json")
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"workdir {self.path}: its config.json is not JSON ({error})") from None
+        except OSError as error:  # a folder of that name, or not ours to read
+            raise ValueError(f"workdir {self.path}: cannot read its config.json ({error})") from None
 
     def _refuse_conflicts(self, stored: Any, settings: SweepSettings, resolved: Row) -> None:
         parts: Any = (stored.get("settings"), stored.get("resolved")) if isinstance(stored, dict) else ()

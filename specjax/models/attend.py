@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +12,7 @@ from specjax.types import Array
 
 Branch = Callable[..., Array]
 
-_EIGHTHS = (1, 2, 4, 6)  # of a buffer: where a prefix may end besides at its last slot
+_PARTS = (4, 2)  # a prefix is a buffer over one of these, or the buffer
 
 
 def soft_cap(x: Array, cap: float) -> Array:
@@ -67,10 +65,10 @@ def prefix_sizes(size: int) -> tuple[int, ...]:
     """Slots of each prefix of a buffer of ``size``, in steps of 32, the whole buffer last.
 
     >>> prefix_sizes(1184), prefix_sizes(96)
-    ((160, 320, 608, 896, 1184), (32, 64, 96))
+    ((320, 608, 1184), (32, 64, 96))
     """
-    part = lambda eighths: 32 * math.ceil(Fraction(eighths * size, 8 * 32))
-    return (*sorted({part(eighths) for eighths in _EIGHTHS if part(eighths) < size}), size)
+    rounded = {32 * -(-size // (32 * part)) for part in _PARTS}
+    return (*sorted(each for each in rounded if each < size), size)
 
 
 def _bounded(attend: Branch, q: Array, keys: Array, values: Array, mask: Array, written: Array):

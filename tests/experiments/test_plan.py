@@ -8,7 +8,7 @@ import pytest
 from tiny_pair import TEXTS, save_model, tiny_config
 
 from experiments import catalogue, compilation
-from experiments.plan import prepare
+from experiments.plan import STDLIB, prepare
 from experiments.settings import SweepSettings
 from specjax.data.tokenizers import train_tokenizer
 from specjax.models import huggingface
@@ -58,6 +58,11 @@ def test_a_good_plan(tiny):
 )
 def test_names_files_and_devices(tiny, key, value, told):
     assert told in refusal(tiny | {key: value})
+
+
+def test_more_prompts_than_the_standard_library_gives(tiny):
+    told = refusal(tiny | {"prompts": STDLIB, "prompt_groups": (), "num_prompts": 10**6})
+    assert "config.num_prompts 1000000: the held-out modules give" in told
 
 
 @pytest.mark.parametrize("role", ["target", "draft"])

@@ -86,6 +86,11 @@ def test_one_baseline_cell_per_target_and_temperature():
 
 def test_groups_hold_the_gammas_of_one_drafter_rule_and_temperature():
     members = groups(all_cells(SETTINGS))
+    for most in (1, 2, 100):
+        fewer = groups(all_cells(SETTINGS), most)
+        assert [cell for each in fewer for cell in each] == list(all_cells(SETTINGS))
+        assert all(len(each) <= most and len({cell.group for cell in each}) == 1 for each in fewer)
+    assert fewer == members
     assert [len(group) for group in members] == [1, 1] + [2] * 8
     assert all(len({cell.group for cell in group}) == 1 for group in members)
 

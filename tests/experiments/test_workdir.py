@@ -112,6 +112,12 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, content,
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("config.json", content)]
 
 
+def test_a_config_that_is_a_folder_is_refused(tmp_path):
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(ValueError, match=r"cannot read its config.json \(.*Is a directory"):
+        Workdir(tmp_path).open(SweepSettings(), RESOLVED)
+
+
 def test_an_empty_path_is_not_the_current_folder():
     with pytest.raises(ValueError, match="--workdir is empty"):
         Workdir("")
