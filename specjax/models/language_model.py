@@ -35,7 +35,10 @@ class LanguageModel(Protocol):
         positions: Array | None = None,
         mask: Array | None = None,
     ) -> ModelOutput:
-        """Writes the T rows of ``tokens`` at ``cache.length``, then attends."""
+        """Writes the T rows of ``tokens`` at ``cache.length``, then attends.
+
+        ``mask`` [T, S] bool shows no slot past these rows: they hold leftovers, and may not be read.
+        """
         ...
 
 
