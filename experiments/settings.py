@@ -20,6 +20,7 @@ from typing import Any
 from etils import epath
 
 AXES = ("targets", "drafters", "rules", "gammas", "temperatures")
+UNSHARED = (*AXES, "gammas_at_once")  # what a cell is does not hang on these
 PROCESSORS = (
     "repetition_penalty",
     "presence_penalty",
@@ -136,8 +137,8 @@ def fingerprint(value: Any) -> str:
 
 
 def shared(settings: SweepSettings) -> dict[str, Any]:
-    """The settings that every cell of a workdir has in common: all but the axes."""
-    return {key: value for key, value in dataclasses.asdict(settings).items() if key not in AXES}
+    """The settings that every cell of a workdir has in common: all but the axes, and what bounds memory."""
+    return {key: value for key, value in dataclasses.asdict(settings).items() if key not in UNSHARED}
 
 
 def _normalised(s: SweepSettings) -> dict[str, Any]:

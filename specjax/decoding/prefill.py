@@ -102,8 +102,7 @@ def _feed(
 ) -> tuple[tuple[Array, ...], Any]:
     """The features [P, D] of each tap and a cache of the first ``num_chunks`` chunks of ``prompt`` [P].
 
-    Of a prompt's padding at most a chunk is computed, and no pass attends over more than
-    what it and those before it have written.
+    Of the padding of a batch's longest prompt less than a chunk is computed.
     """
     width, cache = prompt.shape[0], target.init_cache(max_len)
     if width <= CHUNK:

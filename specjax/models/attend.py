@@ -35,14 +35,17 @@ def attend(q: Array, keys: Array, values: Array, mask: Array, *, scale: float, c
     return jnp.einsum("htgs,hsd->htgd", weights, values).swapaxes(0, 1)
 
 
+# Under jit of its own, or a call outside of any would compile its branches each time.
+@functools.partial(jax.jit, static_argnames=("scale", "cap"), inline=True)
 def attend_written(
     q: Array, keys: Array, values: Array, mask: Array, written: Array, *, scale: float, cap: float | None
 ) -> Array:
     """:func:`attend` where ``mask`` lets no token see a slot at or past ``written`` [] int32.
 
     A CPU reads no more than a prefix that holds what is written: a branch for
-    each of :func:`prefix_sizes`. The batch takes that of its longest row. Other
-    devices read the whole buffer, which costs them less than a branch a layer.
+    each of :func:`prefix_sizes`. The batch takes that of its longest row, finished
+    ones included. Other devices read the whole buffer, which costs them less than a
+    branch a layer. Derivatives are those of :func:`attend`.
     """
     full = functools.partial(attend, scale=scale, cap=cap)
     if q.shape[0] == keys.shape[-1]:

@@ -1,9 +1,10 @@
+import dataclasses
 import math
 
 import pytest
 
 from experiments.cells import all_cells, cell_id, groups, share
-from experiments.settings import SweepSettings, from_config
+from experiments.settings import SweepSettings, from_config, shared
 
 
 def test_defaults_are_valid_and_canonical():
@@ -93,6 +94,13 @@ def test_groups_hold_the_gammas_of_one_drafter_rule_and_temperature():
     assert fewer == members
     assert [len(group) for group in members] == [1, 1] + [2] * 8
     assert all(len({cell.group for cell in group}) == 1 for group in members)
+
+
+def test_what_bounds_memory_is_no_part_of_a_cell():
+    """A launch that ran out of memory goes on with fewer gammas at once."""
+    fewer = dataclasses.replace(SETTINGS, gammas_at_once=1)
+    cell = all_cells(SETTINGS)[-1]
+    assert cell_id(cell, SETTINGS) == cell_id(cell, fewer) and shared(SETTINGS) == shared(fewer)
 
 
 def test_cell_ids_depend_on_the_cell_alone():

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments import compilation
 from specjax.models.attend import attend, attend_written, prefix_sizes
 
 T, HEADS, GROUP, DIM, SIZE = 3, 2, 2, 8, 256
@@ -75,12 +76,20 @@ def test_rows_that_share_their_length_and_keys():
 
 
 def test_gradients():
-    """Through a buffer that one call fills, as training has it, and through one that is longer."""
-    q, keys, values, mask, written = row(SIZE)
-    loss = lambda function, q: jnp.sum(function(q) ** 2)
-    longer = lambda q: bounded(q, keys, values, mask, written)
-    expected = jax.grad(functools.partial(loss, lambda q: full((q, keys, values, mask, written))))(q)
-    np.testing.assert_allclose(jax.grad(functools.partial(loss, longer))(q), expected, atol=1e-5)
+    """Through a buffer that is longer than what one call writes; training's are filled by one call."""
+    *inputs, mask, written = row(70)
+    loss = lambda function, *inputs: jnp.sum(function(*inputs, mask, written) ** 2)
+    gradients = lambda function: jax.grad(functools.partial(loss, function), argnums=(0, 1, 2))(*inputs)
+    for mine, theirs in zip(gradients(bounded), gradients(lambda *args: full(args))):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+def test_outside_of_jit_nothing_is_compiled_twice():
+    args = row(40)
+    bounded(*args)
+    with compilation.watch() as seen:
+        bounded(*args)
+    assert not seen.programs
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 77, 1000, 8192])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specjax import cache as kv
+from specjax.models.attend import prefix_sizes
 from specjax.models.attention import within_window
 from specjax.models.decoder import DecoderConfig
 from specjax.models.language_model import from_config, init_params, logical_axes
@@ -53,6 +54,23 @@ def test_cached_steps_give_the_teacher_forced_logits(apply, model, params, teach
         logits.append(output.logits)
     np.testing.assert_allclose(jnp.concatenate(logits), teacher_forced.logits, atol=2e-5)
     assert cache.length == len(TOKENS)
+
+
+def test_steps_at_the_ends_of_prefixes_give_the_teacher_forced_logits(params):
+    """Attention reads more of the buffer from one token to the next; none may miss its own slot."""
+    model = from_config(dataclasses.replace(CONFIG, max_position_embeddings=256), taps=(0, 2, "final"))
+    step = jax.jit(model.apply)
+    (quarter, half, size) = prefix_sizes(256)
+    tokens = jnp.arange(half + 3) * 7 % 13
+    expected = step(params, tokens, model.init_cache(len(tokens))).logits
+    pieces = [quarter - 1, 1, 1, 1, half - quarter - 4, 1, 1, 1, 1]
+    cache, logits, start = model.init_cache(size), [], 0
+    for length in pieces:
+        output = step(params, tokens[start : start + length], cache)
+        cache, start = output.cache, start + length
+        logits.append(output.logits)
+    np.testing.assert_allclose(jnp.concatenate(logits), expected[:start], atol=2e-5)
+    assert start == half + 2
 
 
 def test_the_future_does_not_leak(apply, model, params, teacher_forced):
