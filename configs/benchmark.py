@@ -2,10 +2,10 @@
 
 COMMAND  python -m experiments.sweep --config=configs/benchmark.py --workdir=runs/benchmark
 COST     19 minutes on 2 CPU cores; killed at any moment, the same command continues
-RESULT   best cells at T = 0 times plain decoding: cascade 1.86, 1.75 and 1.74 (rejection, block, coupled;
-         gamma 7), draft 1.59 (gamma 7), prompt lookup 1.58 (gamma 3); measured over the cost model .9 to 1.1
-         in 130 of 132 cells, .888 and .894 in the others (unigram, coupled, gamma 7 and 11, T = 0; .929 and
-         .930 when that group ran again); all 1,408 greedy and coupled decodes as plain
+RESULT   best cells at T = 0 times plain decoding: cascade 1.80, 1.74 and 1.77 (rejection, block, coupled;
+         gamma 7, 7, 11), draft 1.52 (gamma 7), prompt lookup 1.54 (gamma 3); measured over cost model .95 in
+         the median, .9 to 1.1 in 127 of 132 cells, .875 to .900 in the others; all 1,408 greedy and coupled
+         decodes as plain
 """
 
 from __future__ import annotations

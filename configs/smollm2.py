@@ -6,8 +6,8 @@ COMMAND  python -m experiments.fetch smollm2-135m-instruct
              --workdir=runs/smollm2
 COST     an hour or more on 2 CPU cores; killed at any moment, the same command continues
 RESULT   (draft, prompt lookup and their cascade, gamma 3 and 7) at T = 0 times plain decoding, best gamma
-         each: Spec-Bench 1.00, 1.15, 1.12; GSM8K 1.34, 1.20, 1.39; HumanEval 1.10, 1.44, 1.66; at T = 1
-         1.02, .98, 1.02; 1.21, 1.05, 1.22; .94, 1.09, 1.12; measured over the cost model .93 to 1.06
+         each: Spec-Bench .93, 1.10, 1.07; GSM8K 1.37, 1.19, 1.40; HumanEval 1.01, 1.49, 1.79; at T = 1
+         Spec-Bench .93, .96, .94; measured over the cost model .93 to 1.09
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ import jax
 
 STATUS, MAPS = Path("/proc/self/status"), Path("/proc/self/maps")
 MOST_MAPS = Path("/proc/sys/vm/max_map_count")
-MOST_GROWTH = 2**29  # bytes that a launch may grow by before its compiled programs are dropped
+MOST_GROWTH = 2**29  # bytes that a launch may grow by before its compiled programs are dropped,
+ALWAYS_KEPT = 5 * 2**28  # and bytes in all, so that one of small models keeps its own
 
 
 def anonymous() -> int:
@@ -25,7 +26,7 @@ def give_back(at_start: int) -> None:
     ``at_start`` is what :func:`anonymous` was then.
     """
     trim()
-    if anonymous() - at_start > MOST_GROWTH or share_of_maps() > 0.4:
+    if anonymous() > max(at_start + MOST_GROWTH, ALWAYS_KEPT) or share_of_maps() > 0.4:
         jax.clear_caches()  # what is needed again is read from the disk cache
         gc.collect()
         trim()

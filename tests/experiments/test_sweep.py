@@ -212,6 +212,10 @@ def test_a_long_sweep_drops_programs_before_memory_or_maps_run_out(monkeypatch):
     compiled(jnp.zeros(3))
     memory.give_back(memory.anonymous())
     assert compiled._cache_size() == 1
+    monkeypatch.setattr(memory, "ALWAYS_KEPT", 2**50)
+    memory.give_back(memory.anonymous() - 2 * memory.MOST_GROWTH)
+    assert compiled._cache_size() == 1
+    monkeypatch.setattr(memory, "ALWAYS_KEPT", 0)
     memory.give_back(memory.anonymous() - 2 * memory.MOST_GROWTH)
     assert compiled._cache_size() == 0
     compiled(jnp.zeros(3))
