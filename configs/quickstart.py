@@ -1,7 +1,7 @@
 """The embedded pair on code it has never seen: two drafts and prompt lookup against plain decoding.
 
 COMMAND  python -m experiments.sweep --config=configs/quickstart.py --workdir=runs/quickstart
-COST     3 to 4 minutes on 2 CPU cores, compilation included
+COST     4 to 5 minutes on 2 CPU cores, compilation included
 RESULT   best cells at T = 0 times plain decoding: the cascade at gamma 7, 1.6 (1.8 in another run); draft at
          gamma 7, 1.5; prompt lookup at gamma 3, 1.5; at T = 1 draft at gamma 3, 1.3, the cascade 1.2
 """
