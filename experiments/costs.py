@@ -2,11 +2,13 @@
 
 Each is a ``fori_loop`` of the very step a round makes, at the run's batch size
 and buffer length, so that no dispatch is timed, and at one place of the buffer: a
-step costs by what it attends to, so a sweep measures amid an average decode. A proposal is timed together
-with the target step that scores it, and that step alone is taken off: between
-two proposals of a real round the target's weights push the draft's out of the
-processor's caches, which a loop of proposals alone would not see. A ratio
-compares times of one repeat, taken within a second of each other.
+step costs by what it attends to, so a sweep measures amid an average decode.
+
+A proposal is timed together with the target step that scores it, and that step
+alone is taken off: between two proposals of a real round the target's weights
+push the draft's out of the processor's caches, which a loop of proposals alone
+would not see. A ratio compares times of one repeat, taken within a second of
+each other.
 
 The model of a cascade also proposes from one catch-up step behind: what that
 takes more is charged once for every such step of the decodes.
