@@ -4,8 +4,8 @@ COMMAND  python -m experiments.sweep --config=configs/benchmark.py --workdir=run
 COST     19 minutes on 2 CPU cores; killed at any moment, the same command continues
 RESULT   best cells at T = 0 times plain decoding: cascade 1.80, 1.74 and 1.77 (rejection, block, coupled;
          gamma 7, 7, 11), draft 1.52 (gamma 7), prompt lookup 1.54 (gamma 3); measured over cost model .95 in
-         the median, .9 to 1.1 in 127 of 132 cells, .875 to .900 in the others; all 1,408 greedy and coupled
-         decodes as plain
+         the median, .9 to 1.1 in 125 of 132 cells, .875 to .900 in five, 1.14 and 1.35 in two that ran beside
+         other work; all 1,408 greedy and coupled decodes as plain
 """
 
 from __future__ import annotations

@@ -141,6 +141,21 @@ def _loops(
         cost_loops.model_steps, model, weights, _first_tokens(state.tokens, size), cache
     )
     loops: dict[Any, Loop] = {}
+    if isinstance(drafter, Cascade):
+        gamma, model, (copying, drafting) = drafter.model_gamma, drafter.model, state.draft_state
+        assert isinstance(model, ModelDrafter)
+        upto = lambda length, state=state: dataclasses.replace(
+            state, draft_state=(copying, model.as_if_fed(drafting, jnp.maximum(length, 0)))
+        )
+        loops["behind", gamma] = functools.partial(
+            cost_loops.rounds,
+            programs[gamma],
+            gamma,
+            params,
+            request,
+            upto(state.length - 1 - model.catch_up),
+        )
+        state = upto(state.length - 1)  # amid a decode the model may be behind
     for size in sorted({1, *(gamma + 1 for gamma in programs)}):
         loops["target", size] = step(target, size, params[0], state.target_cache)
     for gamma, program in programs.items():
@@ -153,17 +168,6 @@ def _loops(
             done = dataclasses.replace(state, done=jnp.ones_like(state.done))
             loops["whole round", gamma] = functools.partial(cost_loops.whole_rounds, *of_program, done)
             loops["warp", gamma] = functools.partial(cost_loops.warps, target, gamma, request, state)
-    if isinstance(drafter, Cascade):
-        gamma, model, (copying, drafting) = drafter.model_gamma, drafter.model, state.draft_state
-        assert isinstance(model, ModelDrafter)
-        upto = lambda length: dataclasses.replace(
-            state, draft_state=(copying, model.as_if_fed(drafting, jnp.maximum(length, 0)))
-        )
-        states = {"round": upto(state.length - 1), "behind": upto(state.length - 1 - model.catch_up)}
-        for kind, each in states.items():
-            loops[kind, gamma] = functools.partial(
-                cost_loops.rounds, programs[gamma], gamma, params, request, each
-            )
     if isinstance(drafter, ModelDrafter):
         loops["draft step", 1] = step(drafter.model, 1, params[1], state.draft_state.cache)
     return loops

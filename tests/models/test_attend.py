@@ -15,7 +15,7 @@ SETTINGS = {"scale": 0.3, "cap": 5.0}
 
 
 def row(written, seed=0):
-    """The last T of ``written`` slots attend, each to those before it; other slots hold NaN."""
+    """The last T of ``written`` slots attend, each to those before it and itself."""
     rng = np.random.default_rng(seed)
     normal = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
     slots = np.arange(SIZE)
